@@ -1,0 +1,1 @@
+"""What decoders and solvers share: checks, precision, gradients, top-k."""

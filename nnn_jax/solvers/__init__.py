@@ -1,0 +1,1 @@
+"""Optimisation only: solvers return numbers and know nothing of ranking."""
