@@ -173,11 +173,15 @@ def check_params(
   A Python float and a float32 scalar would compile separately (weak types).
 
   Raises:
-    ValueError: If there are not as many scalars as `kind` has fields.
+    ValueError: If they are not as many scalars as `kind` has fields.
   """
   fields = kind._fields  # type: ignore[attr-defined]
   values = tuple(params) if isinstance(params, (tuple, list)) else (params,)
-  if len(values) != len(fields) or any(np.shape(v) != () for v in values):
+  if len(values) != len(fields) or not all(
+    isinstance(v, (int, float, np.number, np.ndarray, jax.Array))
+    and np.shape(v) == ()
+    for v in values
+  ):
     raise ValueError(
       f"{name} must be {kind.__name__}({', '.join(fields)}) with scalars, got "
       f"{params!r}; to sweep several values, use jax.vmap over params."

@@ -34,6 +34,8 @@ def top_k(
   if where is not None:
     keep = keep & where
   scores = jnp.where(keep, scores, -jnp.inf)
+  # lax.top_k ranks -0.0 below 0.0, which are a tie; XLA drops a plain + 0.0.
+  scores += jax.lax.stop_gradient(jnp.where(scores == 0, -scores, 0.0))
   mesh = jax.sharding.get_abstract_mesh()
   shards = mesh.shape.get(sharding.DOCS_AXIS, 1)
   if shards > 1 and scores.shape[0] % shards == 0:

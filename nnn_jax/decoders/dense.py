@@ -54,7 +54,7 @@ def decode(
   >>> decode((), jnp.asarray([1.0, 0.0]), jnp.eye(2), k=1).indices.tolist()
   [0]
   """
-  if params != ():
+  if not (isinstance(params, tuple) and len(params) == 0):
     raise ValueError(f"dense has no params: pass (), got {params!r}.")
   checks.check_choice("config", config, (DenseConfig,))
   query, corpus, where = checks.check_inputs(query, corpus, where, k=k)

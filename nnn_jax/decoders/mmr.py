@@ -95,12 +95,14 @@ def _decode(params, query, corpus, where, *, k):
     value = value - (1.0 - params.trade_off) * redundancy
     # At trade_off = 0 every first value is 0: rank the first by relevance.
     _, row = topk.top_k(jnp.where(is_first, relevance, value), 1, where=keep)
+    # Gathered by a [1] array: a scalar index would gather a sharded corpus.
+    selected, score = corpus[row][0], value[row][0]
     row = row[0]
-    similarity = linalg.matmul(corpus, corpus[row])
+    similarity = linalg.matmul(corpus, selected)
     redundancy = jnp.where(
       is_first, similarity, jnp.maximum(redundancy, similarity)
     )
-    score = jnp.where(row < 0, -jnp.inf, value[row])
+    score = jnp.where(row < 0, -jnp.inf, score)
     keep = keep & (jnp.arange(num_docs) != row)
     return (keep, redundancy), (score, row)
 

@@ -1,0 +1,210 @@
+"""The decoders that the paper compares, and how each is chosen and measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from experiments import report
+from nnn_jax import metrics, retriever
+from nnn_jax.data import pipeline
+from nnn_jax.decoders import dense, mmr, nnn
+from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.training import selection
+
+
+class Method(NamedTuple):
+  """One row of a comparison.
+
+  Attributes:
+    label: As printed.
+    stage: The trained bi-encoder that it decodes.
+    decode: The decoder.
+    config: Its static choices.
+    candidates: Parameters to choose from, on validation.
+  """
+
+  label: str
+  stage: str
+  decode: Callable[..., Any]
+  config: Any
+  candidates: Sequence[Any]
+
+
+_NNN = (nnn.decode, nnn.NnnConfig())
+METHODS = {
+  "dense": Method("dense", "dense", dense.decode, dense.DenseConfig(), [()]),
+  "mmr": Method(
+    "MMR", "dense", mmr.decode, mmr.MmrConfig(), selection.trade_off_grid()
+  ),
+  "l1_fix": Method("L1-Fix", "dense", *_NNN, selection.penalty_grid(l2=[0.0])),
+  "l2_fix": Method("L2-Fix", "dense", *_NNN, selection.penalty_grid(l1=[0.0])),
+  "nnn_fix": Method("NNN-Fix", "dense", *_NNN, selection.penalty_grid()),
+  "nnn_tr": Method("NNN-Tr", "nnn_tr", *_NNN, selection.penalty_grid()),
+}
+
+
+class Chosen(NamedTuple):
+  """A method with its parameters chosen.
+
+  Attributes:
+    method: The method.
+    params: What validation chose.
+    values: Validation metrics of every candidate, in order.
+  """
+
+  method: Method
+  params: Any
+  values: list[dict[str, float]]
+
+
+class Embeddings(NamedTuple):
+  """Attributes: queries `[num_queries, dim]`, corpus, labels, ids."""
+
+  queries: np.ndarray
+  corpus: np.ndarray
+  labels: np.ndarray
+
+
+class Encoded:
+  """Embeddings of data sets by one bi-encoder, cached on disk.
+
+  The cache key holds the encoder's identity and the texts, so that it can
+  never serve another model's or another corpus's embeddings.
+  """
+
+  def __init__(
+    self,
+    bi_encoder: bi_encoder_lib.BiEncoder,
+    identity: str,
+    folder: pathlib.Path,
+  ):
+    self._bi_encoder = bi_encoder
+    self._identity = identity
+    self._folder = folder
+
+  def split(self, dataset: pipeline.RetrievalDataset, name: str) -> Embeddings:
+    """Embeds one query split and the corpus, or reads them back."""
+    queries = dataset.splits[name]
+    return Embeddings(
+      self._cached(
+        queries.texts, self._bi_encoder.encode_queries, f"{name} queries"
+      ),
+      self._cached(
+        dataset.doc_texts, self._bi_encoder.encode_documents, "documents"
+      ),
+      queries.labels(len(dataset.doc_ids)),
+    )
+
+  def _cached(self, texts, encode, description):
+    key = hashlib.sha256()
+    for part in (self._identity, description, *texts):
+      key.update(part.encode() + b"\0")
+    path = self._folder / f"{key.hexdigest()[:24]}.npy"
+    if path.exists():
+      logging.info("Reusing embeddings of %d %s.", len(texts), description)
+      return np.load(path)
+    embeddings = encode(texts, description=description)
+    report.write_npy(path, embeddings)
+    return embeddings
+
+
+def choose(method: Method, validation: Embeddings) -> Chosen:
+  """Chooses a method's parameters by Comp@5 on validation."""
+  if len(method.candidates) == 1:
+    return Chosen(method, method.candidates[0], [])
+  best, values = selection.select(
+    method.decode,
+    method.candidates,
+    validation.queries,
+    validation.corpus,
+    validation.labels,
+    config=method.config,
+    description=f"{method.label} on validation",
+  )
+  return Chosen(method, best, values)
+
+
+def measure(
+  chosen: Chosen,
+  embeddings: Embeddings,
+  ks: Sequence[int] = (3, 5),
+  depth: int = 10,
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+  """Measures a method on a split.
+
+  Returns:
+    (the table's row, indices `[num_queries, depth]`, Comp@5 of each query).
+    The interval is a 95 % bootstrap over queries.
+  """
+  depth = min(depth, embeddings.corpus.shape[0])
+  ks = [k for k in ks if k <= depth]
+  indices = retriever.rank(
+    chosen.method.decode,
+    chosen.params,
+    embeddings.queries,
+    embeddings.corpus,
+    k=depth,
+    config=chosen.method.config,
+  )
+  means = metrics.evaluate(indices, embeddings.labels, ks=ks)
+  per_query = metrics.per_query(indices, embeddings.labels, ks=ks[-1:])
+  comp = np.asarray(per_query[f"comp@{ks[-1]}"])
+  interval = metrics.bootstrap_interval(comp[embeddings.labels.any(axis=1)])
+  row = {
+    "decoder": chosen.method.label,
+    "parameters": describe_params(chosen.params),
+    **{f"R@{k}": 100 * float(means[f"recall@{k}"]) for k in ks},
+    **{f"Comp@{k}": 100 * float(means[f"comp@{k}"]) for k in ks},
+    f"Comp@{ks[-1]} 95 %": f"{100 * interval.low:.1f} to "
+    f"{100 * interval.high:.1f}",
+    "nDCG@5": 100 * float(means[f"ndcg@{ks[-1]}"]),
+    "ILAD@5": float(
+      np.mean(metrics.ilad(indices, embeddings.corpus, k=ks[-1]))
+    ),
+  }
+  return row, np.asarray(indices), comp
+
+
+def describe_params(params: Any) -> str:
+  """Such as "l1=0.1 l2=0.03"; empty for a decoder without parameters."""
+  if not params:
+    return ""
+  return " ".join(f"{k}={v:g}" for k, v in params._asdict().items())
+
+
+def by_num_relevant(
+  comp: np.ndarray, labels: np.ndarray
+) -> dict[int, tuple[float, float, float, int]]:
+  """Number of relevant documents -> (mean Comp, low, high, queries)."""
+  counts = labels.sum(axis=1)
+  return {
+    int(n): (*metrics.bootstrap_interval(comp[counts == n]), int((counts == n).sum()))
+    for n in np.unique(counts[counts > 0])
+  }
+
+
+def steps_curve(
+  chosen: Chosen, embeddings: Embeddings, steps: Sequence[int], k: int = 5
+) -> tuple[list[int], list[float]]:
+  """Comp@k against the number of solver steps, parameters fixed."""
+  values = []
+  for num_steps in steps:
+    solver = dataclasses.replace(chosen.method.config.solver, num_steps=num_steps)
+    indices = retriever.rank(
+      chosen.method.decode,
+      chosen.params,
+      embeddings.queries,
+      embeddings.corpus,
+      k=k,
+      config=dataclasses.replace(chosen.method.config, solver=solver),
+    )
+    means = metrics.evaluate(indices, embeddings.labels, ks=(k,))
+    values.append(float(means[f"comp@{k}"]))
+  return list(steps), values

@@ -1,0 +1,280 @@
+"""Compares decoders on held-out queries: tables, runs and figures.
+
+  python -m experiments.evaluate --workdir=runs/demo --datasets=api_docs,bfcl
+  python -m experiments.evaluate --encoder=minilm --workdir=runs/frozen \\
+    --datasets=toollens --manual_dir=toollens=/path/to/toollens
+
+Parameters are chosen on a validation split, by Comp@5: the data set's own, or
+for a data set without one that of the first data set named. Written under
+`<workdir>/evaluation`: `results.md`, `results.json`, TREC runs and qrels, and
+the paper's Figures 2 to 4 as PNG.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags, logging
+
+import nnn_jax
+from experiments import comparison, figures, report
+from nnn_jax.data import pipeline
+from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.training import selection, writers
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Of experiments.train.")
+_DATASETS = flags.DEFINE_list(
+  "datasets", [], "Data sets to evaluate; the default is the trained one."
+)
+_MANUAL_DIR = flags.DEFINE_multi_string(
+  "manual_dir", [], "name=folder with a data set's original files."
+)
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "Prepared data sets.")
+_DECODERS = flags.DEFINE_list(
+  "decoders", ["dense", "mmr", "nnn_fix", "nnn_tr"], "Rows of the table."
+)
+_ENCODER = flags.DEFINE_string(
+  "encoder", None, "A pretrained encoder, frozen, in place of a trained one."
+)
+_QUERY_LENGTH = flags.DEFINE_integer(
+  "query_length", 64, "Tokens a query; only with --encoder."
+)
+_DOCUMENT_LENGTH = flags.DEFINE_integer(
+  "document_length", 128, "Tokens a document; only with --encoder."
+)
+
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+
+def load_encoders(
+  workdir: pathlib.Path, decoders: Sequence[str]
+) -> dict[str, comparison.Encoded]:
+  """Stage -> encoder, for the stages that the decoders need."""
+  cache = workdir / "evaluation" / "embeddings"
+  stages = {comparison.METHODS[name].stage for name in decoders}
+  encoders = {}
+  for stage in sorted(stages):
+    if _ENCODER.value:
+      bi_encoder = bi_encoder_lib.BiEncoder.from_pretrained(
+        _ENCODER.value,
+        query_length=_QUERY_LENGTH.value,
+        document_length=_DOCUMENT_LENGTH.value,
+      )
+      lengths = f"{_QUERY_LENGTH.value}-{_DOCUMENT_LENGTH.value}"
+      identity = f"{_ENCODER.value}-{lengths}"
+    else:
+      folder = workdir / stage / "retriever"
+      bi_encoder, _ = bi_encoder_lib.BiEncoder.load(folder)
+      identity = _fingerprint(folder)
+    encoders[stage] = comparison.Encoded(bi_encoder, identity, cache)
+  return encoders
+
+
+def _fingerprint(folder: pathlib.Path) -> str:
+  digest = hashlib.sha256()
+  for path in sorted(folder.rglob("*")):
+    if path.is_file():
+      digest.update(path.name.encode() + path.read_bytes())
+  return digest.hexdigest()
+
+
+def _trained_on(workdir: pathlib.Path) -> dict[str, Any]:
+  path = workdir / "config.json"
+  if _ENCODER.value:
+    return {}
+  if not path.exists():
+    raise ValueError(
+      f"workdir {workdir} holds no run (config.json is missing): train one "
+      "with `python -m experiments.train`, or name a pretrained --encoder."
+    )
+  return json.loads(path.read_text())
+
+
+def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
+  """Runs the comparison and returns the report, in Markdown."""
+  unknown = set(decoders) - set(comparison.METHODS)
+  if unknown:
+    raise ValueError(
+      f"decoders {sorted(unknown)} are unknown: choose from "
+      f"{', '.join(comparison.METHODS)}."
+    )
+  config = _trained_on(workdir)
+  if _ENCODER.value:
+    decoders = [d for d in decoders if comparison.METHODS[d].stage == "dense"]
+  names = _DATASETS.value or [config.get("dataset")]
+  if names == [None]:
+    raise ValueError("datasets must be named with --encoder.")
+  manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
+  if config.get("manual_dir"):
+    manual.setdefault(config["dataset"], config["manual_dir"])
+  datasets, sections = [], []
+  for name in names:
+    try:
+      datasets.append(
+        pipeline.load(
+          name,
+          data_dir=_DATA_DIR.value or config.get("data_dir"),
+          manual_dir=manual.get(name),
+        )
+      )
+    except (FileNotFoundError, RuntimeError) as error:
+      if name == names[0]:
+        raise
+      # A further data set that cannot be downloaded is no reason to stop.
+      logging.warning("Leaving %s out: %s", name, error)
+      sections.append(f"### {name}: left out, its files could not be had.")
+  encoders = load_encoders(workdir, decoders)
+  out = workdir / "evaluation"
+  results: dict[str, Any] = {"machine": _machine(), "data_sets": {}}
+  chosen_on: dict[str, dict[str, comparison.Chosen]] = {}
+  for dataset in datasets:
+    selector = dataset if "validation" in dataset.splits else datasets[0]
+    if "validation" not in selector.splits:
+      raise ValueError(
+        f"{dataset.name} has no validation split to choose parameters on: "
+        "name a data set that has one first in --datasets."
+      )
+    if selector.name not in chosen_on:
+      chosen_on[selector.name] = {
+        name: comparison.choose(
+          comparison.METHODS[name],
+          encoders[comparison.METHODS[name].stage].split(
+            selector, "validation"
+          ),
+        )
+        for name in decoders
+      }
+    chosen = chosen_on[selector.name]
+    for split in dataset.splits:
+      if split in ("train", "validation"):
+        continue
+      rows = _evaluate_split(dataset, split, chosen, encoders, out)
+      title = f"{dataset.name}, {split}"
+      results["data_sets"][title] = {
+        "rows": rows,
+        "parameters_chosen_on": f"{selector.name}, validation",
+        "metadata": dataset.metadata,
+      }
+      sections.append(
+        f"### {title}: {len(dataset.splits[split]):,} queries, "
+        f"{len(dataset.doc_ids):,} documents\n\n"
+        f"{report.markdown_table(rows, list(rows[0]), digits=2)}\n\n"
+        f"Parameters chosen on {selector.name}, validation."
+      )
+  chosen = chosen_on[datasets[0].name]
+  results["chosen"] = {
+    name: one.params._asdict() for name, one in chosen.items() if one.params
+  }
+  _draw(datasets[0], chosen, encoders, workdir, out)
+  text = "\n\n".join(sections)
+  text += f"\n\nFigures, runs and qrels: {out}\n"
+  report.write_json(out / "results.json", results)
+  report.atomic_write(out / "results.md", text.encode())
+  return text
+
+
+def _slug(dataset: pipeline.RetrievalDataset, what: str) -> str:
+  """A file name; names such as "toolbank/numpy" have a slash."""
+  return f"{dataset.name}-{what}".replace("/", "-").replace(":", "-")
+
+
+def _evaluate_split(dataset, split, chosen, encoders, out):
+  queries = dataset.splits[split]
+  slug = _slug(dataset, split)
+  relevant = queries.labels(len(dataset.doc_ids))
+  report.write_qrels(
+    out / "runs" / f"{slug}.qrels", queries.ids, dataset.doc_ids, relevant
+  )
+  rows, table = [], {}
+  for name, one in chosen.items():
+    embeddings = encoders[one.method.stage].split(dataset, split)
+    row, indices, comp = comparison.measure(one, embeddings)
+    rows.append(row)
+    table[one.method.label] = comparison.by_num_relevant(comp, relevant)
+    report.write_run(
+      out / "runs" / f"{slug}-{name}.trec",
+      queries.ids,
+      dataset.doc_ids,
+      indices,
+      tag=name,
+    )
+  figures.by_num_relevant(
+    table, out / "figures" / f"{slug}-by_num_relevant.png"
+  )
+  return rows
+
+
+def _draw(dataset, chosen, encoders, workdir, out):
+  """Heat map (validation), steps curve (test) and training curves."""
+  shape = (len(selection.PENALTIES), len(selection.PENALTIES))
+  grids = {
+    chosen[name].method.label: np.reshape(
+      [value["comp"] for value in chosen[name].values], shape
+    )
+    for name in ("nnn_fix", "nnn_tr")
+    if name in chosen
+  }
+  if grids:
+    figures.heat_map(
+      grids,
+      selection.PENALTIES,
+      selection.PENALTIES,
+      out / "figures" / f"{_slug(dataset, 'penalties')}.png",
+      metric="validation Comp@5",
+    )
+  split = "test" if "test" in dataset.splits else "validation"
+  curves = {
+    one.method.label: comparison.steps_curve(
+      one, encoders[one.method.stage].split(dataset, split), _STEPS
+    )
+    for name, one in chosen.items()
+    if name in ("nnn_fix", "nnn_tr")
+  }
+  if curves:
+    figures.steps_curve(
+      curves,
+      out / "figures" / f"{_slug(dataset, 'steps')}.png",
+      metric=f"{split} Comp@5",
+    )
+  for stage in encoders:
+    records = writers.read_metrics(workdir / stage)
+    if records:
+      figures.training_curves(
+        records,
+        out / "figures" / f"{stage}-training.png",
+        loss="train/loss",
+        validation="validation/comp@5",
+      )
+
+
+def _machine() -> dict[str, Any]:
+  return {
+    "devices": [str(device) for device in jax.devices()],
+    "cpu_count": os.cpu_count(),
+    "platform": platform.platform(),
+    "python": sys.version.split()[0],
+    "jax": jax.__version__,
+    "nnn_jax": nnn_jax.__version__,
+  }
+
+
+def main(argv: Sequence[str]) -> None:
+  """Entry point."""
+  if len(argv) > 1:
+    raise app.UsageError(f"Unknown arguments: {argv[1:]}")
+  logging.set_verbosity(logging.INFO)
+  print(evaluate(pathlib.Path(_WORKDIR.value), _DECODERS.value))
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("workdir")
+  app.run(main)

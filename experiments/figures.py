@@ -1,0 +1,347 @@
+"""Figures of the experiments, as PNG files.
+
+Metrics are passed as fractions, as `nnn_jax.metrics` returns them, and drawn
+in per cent. Colours are those of Okabe and Ito (2008), told apart by readers
+with any colour vision; markers and dashes repeat the distinction, for print.
+
+The figures are those of arXiv 2606.17910 (its Figures 2 to 4), and one of
+training. Nothing here touches matplotlib's global state.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import matplotlib.figure
+import matplotlib.patches
+import matplotlib.ticker
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends import backend_agg
+
+from experiments import report
+
+# Black stays free for reference lines; yellow is left out, too pale on white.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+
+_STYLE: Any = {
+  "axes.axisbelow": True,
+  "axes.grid": True,
+  "axes.spines.right": False,
+  "axes.spines.top": False,
+  "axes.titlesize": 11,
+  "figure.constrained_layout.use": True,
+  "font.size": 10,
+  "grid.color": "#dddddd",
+  "grid.linewidth": 0.6,
+  "legend.frameon": False,
+  "lines.linewidth": 1.8,
+  "lines.markersize": 5,
+}
+
+
+def heat_map(
+  grids: Mapping[str, npt.ArrayLike],
+  l1_values: Sequence[float],
+  l2_values: Sequence[float],
+  path: report.PathLike,
+  *,
+  metric: str = "Comp@5",
+) -> None:
+  """Draws a metric over (l1, l2), one panel a decoder, on one colour scale.
+
+  The best cell of each panel is framed (the first, if several are equal).
+
+  Args:
+    grids: decoder name -> `[num_l1, num_l2]` fractions; NaN is a pair that was
+      not measured, and is left grey.
+    l1_values: `[num_l1]`, the rows, drawn from bottom to top.
+    l2_values: `[num_l2]`, the columns.
+    path: the PNG to write.
+    metric: its name, for the colour bar.
+
+  Raises:
+    ValueError: if there is no grid, a grid has another shape, or none of its
+      values is finite.
+  """
+  shape = (len(l1_values), len(l2_values))
+  panels = {name: np.asarray(grid, float) for name, grid in grids.items()}
+  if not panels:
+    raise ValueError("grids is empty: nothing to draw")
+  for name, grid in panels.items():
+    if grid.shape != shape:
+      raise ValueError(
+        f"grids[{name!r}] has shape {grid.shape} but l1_values and l2_values "
+        f"ask for {shape}"
+      )
+    if not np.isfinite(grid).any():
+      raise ValueError(f"grids[{name!r}] has no finite value")
+  values = 100 * np.concatenate([grid.ravel() for grid in panels.values()])
+  values = values[np.isfinite(values)]
+  # Too large an l1 retrieves nothing. Those zeros would take up half of the
+  # scale, so it begins at the least positive value and they lie below it.
+  low = float(values[values > 0].min(initial=values.max()))
+  high = max(float(values.max()), low + 1e-6)  # Even a flat grid needs a scale.
+
+  with matplotlib.rc_context(_STYLE):
+    width = 1.6 + len(panels) * (0.9 + 0.52 * shape[1])
+    figure = _figure(max(width, 4.0), 1.3 + 0.46 * shape[0])
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for ax, (name, grid) in zip(axes, panels.items(), strict=True):
+      ax.grid(False)
+      ax.set_facecolor("#cccccc")
+      image = ax.imshow(
+        100 * grid, cmap="cividis", vmin=low, vmax=high, origin="lower",
+        aspect="auto",
+      )  # fmt: skip
+      best = np.unravel_index(np.nanargmax(grid), shape)
+      for (i, j), value in np.ndenumerate(100 * grid):
+        if np.isfinite(value):
+          dark = value < low + 0.5 * (high - low)
+          ax.text(
+            j, i, f"{value:.1f}", ha="center", va="center", fontsize=8.5,
+            color="white" if dark else "black",
+            fontweight="bold" if (i, j) == best else "normal",
+          )  # fmt: skip
+      frame = matplotlib.patches.Rectangle(
+        (best[1] - 0.47, best[0] - 0.47), 0.94, 0.94,
+        fill=False, edgecolor="#D55E00", linewidth=2.5,
+      )  # fmt: skip
+      ax.add_patch(frame)
+      ax.set_title(f"{name} (best {100 * grid[best]:.1f} %)")
+      ax.set_xticks(range(shape[1]), [f"{v:g}" for v in l2_values])
+      ax.set_yticks(range(shape[0]), [f"{v:g}" for v in l1_values])
+      ax.tick_params(length=0)
+      ax.spines[:].set_visible(False)
+      ax.set_xlabel("ridge penalty l2")
+    axes[0].set_ylabel("sparsity penalty l1")
+    figure.colorbar(
+      image, ax=list(axes), label=f"{metric} (%)", pad=0.02,
+      extend="min" if values.min() < low else "neither",
+    )  # fmt: skip
+    _save(figure, path)
+
+
+def steps_curve(
+  curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+  path: report.PathLike,
+  *,
+  dense: float | None = None,
+  metric: str = "Comp@5",
+) -> None:
+  """Draws a metric against the number of solver steps, on a log axis.
+
+  Args:
+    curves: decoder name -> (steps, fractions), of one length.
+    path: the PNG to write.
+    dense: the fraction dense retrieval has, as a horizontal line.
+    metric: its name.
+
+  Raises:
+    ValueError: if there is no curve, lengths differ or a step is below 1.
+  """
+  if not curves:
+    raise ValueError("curves is empty: nothing to draw")
+  with matplotlib.rc_context(_STYLE):
+    figure = _figure(6.0, 3.8)
+    ax = figure.subplots()
+    ticks: set[float] = set()
+    for n, (name, (steps, values)) in enumerate(curves.items()):
+      if len(steps) != len(values) or not len(steps) or min(steps) < 1:
+        raise ValueError(
+          f"curves[{name!r}] has {len(steps)} steps and {len(values)} values; "
+          "they must be as many, at least one, and steps at least 1"
+        )
+      ticks.update(steps)
+      ax.plot(steps, 100 * np.asarray(values), label=name, **_look(n))
+    if dense is not None:
+      ax.axhline(
+        100 * dense, color="black", linestyle=(0, (2, 2)), linewidth=1.2,
+        label="dense (no solver)",
+      )  # fmt: skip
+    ax.set_xscale("log")
+    _log_ticks(ax, sorted(ticks))
+    ax.set_xlabel("solver steps (log scale)")
+    ax.set_ylabel(f"{metric} (%)")
+    _legend(figure, ax)
+    _save(figure, path)
+
+
+def by_num_relevant(
+  table: Mapping[str, Mapping[int, tuple[float, float, float, int]]],
+  path: report.PathLike,
+  *,
+  metric: str = "Comp@5",
+) -> None:
+  """Draws a metric against the number of relevant documents of a query.
+
+  Args:
+    table: decoder name -> number of relevant documents -> (mean, low, high,
+      count): fractions, the ends of an interval, and how many queries.
+    path: the PNG to write.
+    metric: its name.
+
+  Raises:
+    ValueError: if the table is empty, an interval does not hold its mean, or
+      decoders were measured on different numbers of queries.
+  """
+  counts: dict[int, int] = {}
+  for name, rows in table.items():
+    for num_relevant, (mean, low, high, count) in rows.items():
+      if not low <= mean <= high:
+        raise ValueError(
+          f"table[{name!r}][{num_relevant}] has mean {mean} outside its "
+          f"interval [{low}, {high}]"
+        )
+      if counts.setdefault(num_relevant, count) != count:
+        raise ValueError(
+          f"table[{name!r}][{num_relevant}] counts {count} queries, another "
+          f"decoder {counts[num_relevant]}; measure all on the same queries"
+        )
+  if not counts:
+    raise ValueError("table is empty: nothing to draw")
+  places = {number: i for i, number in enumerate(sorted(counts))}
+  spread = 0.16 if len(table) < 5 else 0.7 / len(table)
+
+  with matplotlib.rc_context(_STYLE):
+    figure = _figure(max(5.0, 1.6 + 1.15 * len(places)), 3.9)
+    ax = figure.subplots()
+    ax.grid(False, axis="x")
+    for n, (name, rows) in enumerate(table.items()):
+      shift = (n - 0.5 * (len(table) - 1)) * spread
+      keys = sorted(rows)
+      parts = 100 * np.asarray([rows[key][:3] for key in keys], float)
+      centre, lower, upper = parts.reshape(-1, 3).T
+      ax.errorbar(
+        [places[key] + shift for key in keys], centre,
+        yerr=[centre - lower, upper - centre], label=name, capsize=2.5,
+        elinewidth=1.2, **_look(n) | {"linestyle": "none"},
+      )  # fmt: skip
+    ax.set_xticks(
+      list(places.values()), [f"{key}\n(n={counts[key]:,})" for key in places]
+    )
+    ax.set_xlim(-0.5, len(places) - 0.5)
+    ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
+    ax.set_xlabel("relevant documents per query (number of queries)")
+    ax.set_ylabel(f"{metric} (%), with interval")
+    _legend(figure, ax)
+    _save(figure, path)
+
+
+def training_curves(
+  records: Iterable[Mapping[str, Any]],
+  path: report.PathLike,
+  *,
+  loss: str = "loss",
+  validation: str = "comp@5",
+  metric: str = "validation Comp@5",
+) -> None:
+  """Draws the training loss and a validation metric against the step.
+
+  Args:
+    records: mappings with "step" and either or both of the keys below, such as
+      the lines of a metrics JSONL file; others are passed over.
+    path: the PNG to write.
+    loss: the key of the training loss.
+    validation: the key of the validation metric, a fraction.
+    metric: what to call it.
+
+  Raises:
+    ValueError: if no record has a step and one of the keys.
+  """
+  records = list(records)
+
+  def series(key: str) -> tuple[np.ndarray, np.ndarray]:
+    points = [(r["step"], r[key]) for r in records if "step" in r and key in r]
+    steps, values = np.asarray(points, float).reshape(-1, 2).T
+    order = np.argsort(steps, kind="stable")
+    return steps[order], values[order]
+
+  losses, scores = series(loss), series(validation)
+  if not losses[0].size and not scores[0].size:
+    raise ValueError(
+      f'no record has "step" and {loss!r} or {validation!r}: nothing to draw'
+    )
+  with matplotlib.rc_context(_STYLE):
+    figure = _figure(6.0, 4.6)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    many = losses[0].size > 60  # One noisy line: a mean over it reads better.
+    top.plot(
+      *losses, color=_COLORS[0], linewidth=0.8 if many else 1.8,
+      alpha=0.45 if many else 1.0, label="each record",
+    )  # fmt: skip
+    if many:
+      window = losses[0].size // 20
+      mean = np.convolve(losses[1], np.ones(window) / window, mode="valid")
+      centres = losses[0][window // 2 :][: mean.size]
+      top.plot(centres, mean, color=_COLORS[0], label=f"mean of {window}")
+      top.legend(loc="upper right")
+    top.set_ylabel("training loss")
+    bottom.plot(scores[0], 100 * scores[1], **_look(1))
+    if np.isfinite(scores[1]).any():
+      best = int(np.nanargmax(scores[1]))
+      at, value = scores[0][best], 100 * scores[1][best]
+      bottom.plot(
+        at, value, linestyle="none", marker="*", color="black", markersize=11,
+        label=f"best: {value:.1f} % (step {at:,.0f})",
+      )  # fmt: skip
+      bottom.legend(loc="lower right")
+    bottom.set_ylabel(f"{metric} (%)")
+    bottom.set_xlabel("step (optimiser updates)")
+    bottom.xaxis.set_major_formatter(
+      matplotlib.ticker.StrMethodFormatter("{x:,.0f}")
+    )
+    for ax, (steps, _) in ((top, losses), (bottom, scores)):
+      if not steps.size:
+        ax.set_yticks([])
+        ax.text(0.5, 0.5, "no records", ha="center", transform=ax.transAxes)
+    figure.align_ylabels()
+    _save(figure, path)
+
+
+def _figure(width: float, height: float) -> matplotlib.figure.Figure:
+  figure = matplotlib.figure.Figure(figsize=(width, height))
+  backend_agg.FigureCanvasAgg(figure)  # No pyplot, so no global state.
+  return figure
+
+
+def _look(n: int) -> dict[str, Any]:
+  return {
+    "color": _COLORS[n % len(_COLORS)],
+    "marker": _MARKERS[n % len(_MARKERS)],
+    "linestyle": _DASHES[n % len(_DASHES)],
+  }
+
+
+def _legend(figure: matplotlib.figure.Figure, ax: Axes) -> None:
+  """Above the axes, where it covers no data."""
+  handles, names = ax.get_legend_handles_labels()
+  # About 12 characters an inch, and 8 for a key: as many columns as fit.
+  fitting = int(12 * figure.get_figwidth() / (8 + max(map(len, names))))
+  figure.legend(
+    handles, names, loc="outside upper center",
+    ncols=max(1, min(fitting, len(names))),
+  )  # fmt: skip
+
+
+def _log_ticks(ax: Axes, steps: Sequence[float]) -> None:
+  """Labels the steps measured, as far as they leave room for each other."""
+  kept: list[float] = []
+  span = max(np.log(steps[-1] / steps[0]), 1e-9)
+  for step in steps:
+    if not kept or np.log(step / kept[-1]) > span / 14:
+      kept.append(step)
+  ax.set_xticks(kept, [f"{step:g}" for step in kept])
+  ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def _save(figure: matplotlib.figure.Figure, path: report.PathLike) -> None:
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="png", dpi=150)
+  report.atomic_write(path, buffer.getvalue())

@@ -1,0 +1,276 @@
+"""Trains a dense bi-encoder, then the same encoder through the NNN solver.
+
+  python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
+  ... --config.dense.num_epochs=2 --stages=dense
+
+The work directory holds, for each stage, checkpoints, `metrics.jsonl`,
+TensorBoard files and, once the stage is done, `retriever/`: the trained
+bi-encoder that evaluate and search load. A killed run goes on when the same
+command is given again; a finished stage is reused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_collections
+import optax
+from absl import app, flags, logging
+from flax import nnx
+from ml_collections import config_flags
+
+from nnn_jax.data import pipeline
+from nnn_jax.decoders import nnn
+from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.models import fetch, pretrained, text_encoder, tokenization
+from nnn_jax.core import gradients
+from nnn_jax.solvers import fista
+from nnn_jax.training import loop, selection, stages
+
+_CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go.")
+_STAGES = flags.DEFINE_list("stages", ["dense", "nnn_tr"], "Stages to run.")
+_DEBUG_CHECKS = flags.DEFINE_bool(
+  "debug_checks", False, "Name the operation that makes a NaN; slow."
+)
+
+BiEncoder = bi_encoder_lib.BiEncoder
+
+
+def initial_bi_encoder(
+  config: ml_collections.ConfigDict, dataset: pipeline.RetrievalDataset
+) -> BiEncoder:
+  """The encoder that training starts from.
+
+  `config.encoder` is a folder, a hub name, "minilm", "scratch", or "auto":
+  MiniLM if its weights can be had, else from scratch.
+  """
+  source = config.encoder
+  if source == "auto":
+    try:
+      fetch.minilm()
+      source = "minilm"
+    except RuntimeError as error:
+      logging.warning(
+        "Training a small encoder from scratch, since the MiniLM weights "
+        "could not be had: %s",
+        error,
+      )
+      source = "scratch"
+  lengths = {
+    "query_length": config.query_length,
+    "document_length": config.document_length,
+  }
+  if source != "scratch":
+    return BiEncoder.from_pretrained(source, **lengths)
+  settings = dict(config.scratch)
+  texts = dataset.doc_texts + dataset.splits["train"].texts
+  tokenizer = tokenization.Tokenizer.train(
+    texts, vocab_size=settings.pop("vocab_size")
+  )
+  encoder = text_encoder.TextEncoder(
+    text_encoder.TextEncoderConfig(vocab_size=tokenizer.vocab_size, **settings),
+    rngs=nnx.Rngs(config.seed),
+  )
+  return BiEncoder(
+    query_encoder=encoder,
+    document_encoder=encoder,
+    tokenizer=tokenizer,
+    **lengths,
+  )
+
+
+def run_stage(
+  name: str,
+  make_task: Callable[[], loop.Task],
+  make_result: Callable[[Any], BiEncoder],
+  stage: stages.DenseStage | stages.NnnStage,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> BiEncoder:
+  """Trains one stage and saves its retriever, or reuses a finished one."""
+  folder = workdir / name / "retriever"
+  if folder.exists():
+    result, saved = BiEncoder.load(folder)
+    logging.info(
+      "Stage %s is done (%s %.4f): reusing %s.",
+      name,
+      stages.MONITOR,
+      saved["best_value"],
+      folder,
+    )
+    return result
+  start = time.time()
+  best_params, progress = loop.fit(
+    make_task(),
+    optax.adamw(stage.learning_rate, weight_decay=stage.weight_decay),
+    folder=workdir / name,
+    num_epochs=stage.num_epochs,
+    patience=stage.patience,
+    checkpoint_every=config.checkpoint_every,
+    debug_checks=_DEBUG_CHECKS.value,
+  )
+  result = make_result(best_params)
+  result.save(
+    folder,
+    {
+      "stage": name,
+      "encoder": config.encoder,
+      "dataset": config.dataset,
+      "settings": dataclasses.asdict(stage),
+      "best_value": progress.best_value,
+      "best_step": progress.best_step,
+      "num_steps": progress.step,
+      "stop_reason": progress.stop_reason,
+      "history": progress.history,
+      "seconds_of_last_start": round(time.time() - start, 1),
+    },
+  )
+  logging.info(
+    "Stage %s: best validation %s %.4f at step %d; saved in %s.",
+    name,
+    stages.MONITOR,
+    progress.best_value,
+    progress.best_step,
+    folder,
+  )
+  return result
+
+
+def nnn_penalties(
+  l1: float | None,
+  l2: float | None,
+  bi_encoder: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: nnn.NnnConfig,
+) -> nnn.NnnParams:
+  """The penalties to train with; None is chosen as NNN-Fix's are."""
+  if l1 is not None and l2 is not None:
+    return nnn.NnnParams(l1, l2)
+  validation = dataset.splits["validation"]
+  best, _ = selection.select(
+    nnn.decode,
+    selection.penalty_grid(
+      selection.PENALTIES if l1 is None else [l1],
+      selection.PENALTIES if l2 is None else [l2],
+    ),
+    bi_encoder.encode_queries(validation.texts),
+    bi_encoder.encode_documents(dataset.doc_texts),
+    validation.labels(len(dataset.doc_ids)),
+    config=config,
+    description="penalties on validation",
+  )
+  logging.info("Training with the penalties of NNN-Fix: %s.", best)
+  return best
+
+
+def check_settings(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> None:
+  """Records the settings; refuses to resume a run under other ones.
+
+  Raises:
+    ValueError: Naming the settings that differ.
+  """
+  path = workdir / "config.json"
+  settings = json.loads(config.to_json_best_effort())
+  if not path.exists():
+    workdir.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(settings, indent=2))
+    os.replace(temporary, path)
+    return
+  old = json.loads(path.read_text())
+  changed = sorted(
+    key
+    for key in old.keys() | settings.keys()
+    if old.get(key) != settings.get(key)
+  )
+  if changed:
+    raise ValueError(
+      f"{workdir} holds a run with other settings of {', '.join(changed)}: "
+      "use another --workdir, or the settings in its config.json."
+    )
+
+
+def train(
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  stage_names: Sequence[str] = ("dense", "nnn_tr"),
+) -> None:
+  """Runs the stages in order; nnn_tr starts from dense."""
+  unknown = set(stage_names) - {"dense", "nnn_tr"}
+  if unknown:
+    raise ValueError(f"stages must be dense or nnn_tr, got {sorted(unknown)}.")
+  dense_stage = stages.DenseStage(**config.dense)
+  settings = config.nnn_tr.to_dict()
+  l1, l2 = settings.pop("l1"), settings.pop("l2")
+  nnn_stage = stages.NnnStage(**settings)
+  check_settings(config, workdir)
+  dataset = pipeline.load(
+    config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
+  )
+  print(pipeline.describe(dataset))
+  common = {"batch_size": config.batch_size, "seed": config.seed}
+
+  initial = initial_bi_encoder(config, dataset)
+  graphdef, _ = nnx.split(initial.query_encoder)
+  dense = run_stage(
+    "dense",
+    lambda: stages.dense_task(initial, dataset, dense_stage, **common),
+    lambda params: dataclasses.replace(
+      initial,
+      query_encoder=nnx.merge(graphdef, params["query"]),
+      document_encoder=nnx.merge(graphdef, params["document"]),
+    ),
+    dense_stage,
+    config,
+    workdir,
+  )
+  if "nnn_tr" not in stage_names:
+    return
+
+  def make_task():
+    nnn_config = nnn_stage.decoder_config()
+    penalties = nnn_penalties(l1, l2, dense, dataset, nnn_config)
+    return stages.nnn_task(dense, dataset, nnn_stage, penalties, **common)
+
+  run_stage(
+    "nnn_tr",
+    make_task,
+    lambda params: dataclasses.replace(
+      dense,
+      query_encoder=nnx.merge(
+        nnx.split(dense.query_encoder)[0], params["query"]
+      ),
+      adapter=nnx.merge(
+        nnx.split(
+          nnn_stage.make_adapter(
+            dense.query_encoder.config.dim, seed=config.seed
+          )
+        )[0],
+        params["adapter"],
+      ),
+    ),
+    nnn_stage,
+    config,
+    workdir,
+  )
+
+
+def main(argv: Sequence[str]) -> None:
+  """Entry point."""
+  if len(argv) > 1:
+    raise app.UsageError(f"Unknown arguments: {argv[1:]}")
+  train(_CONFIG.value, pathlib.Path(_WORKDIR.value), _STAGES.value)
+
+
+if __name__ == "__main__":
+  flags.mark_flags_as_required(["config", "workdir"])
+  app.run(main)

@@ -1,0 +1,1 @@
+"""Data sets: TFDS builders, one folder each, read through `pipeline`."""

@@ -1,0 +1,135 @@
+"""The feature schema and the builder class that all data sets share.
+
+Every data set has a split "corpus" (one row a document, `relevant` empty) and
+query splits (`relevant` holds document ids), with the same three features:
+
+  id        Text
+  text      Text
+  relevant  Sequence(Text)
+
+Rows keep the order of the source. A builder subclasses `RetrievalBuilder`,
+sets a few class attributes and writes `read_source`. TensorFlow is never
+imported: the files are array_record, read by `as_data_source`.
+"""
+
+from __future__ import annotations
+
+import abc
+import pathlib
+from collections.abc import Iterator, Mapping
+
+import tensorflow_datasets as tfds
+from absl import logging
+
+from nnn_jax.data import records
+
+FEATURES = {
+  "id": tfds.features.Text(),
+  "text": tfds.features.Text(),
+  "relevant": tfds.features.Sequence(tfds.features.Text()),
+}
+
+
+class RetrievalBuilder(
+  tfds.core.GeneratorBasedBuilder,
+  abc.ABC,
+  skip_registration=True,  # type: ignore[call-arg]  # TFDS's own keyword.
+):
+  """Stores what `read_source` returns, cleaned, with the faults counted.
+
+  `builder.info.metadata` holds the counts of `records.clean`, where the files
+  came from, and what the data set adds (seeds, versions).
+  """
+
+  HOMEPAGE: str = ""
+  LICENSE: str = ""
+  CITATION: str = ""
+
+  @abc.abstractmethod
+  def read_source(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> records.Source:
+    """Reads the original files."""
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=type(self).__doc__,
+      features=tfds.features.FeaturesDict(FEATURES),
+      homepage=self.HOMEPAGE,
+      license=self.LICENSE,
+      citation=self.CITATION,
+      metadata=tfds.core.MetadataDict(),
+      disable_shuffling=True,  # A row's place in the corpus is its index.
+    )
+
+  def _split_generators(self, dl_manager: tfds.download.DownloadManager):
+    source, counts = records.clean(self.read_source(dl_manager))
+    self.info.metadata.update(counts | source.metadata)
+    found = {name: n for name, n in counts.items() if n}
+    if found:
+      logging.warning("%s: faults of the source repaired: %s", self.name, found)
+    corpus = [records.Query(d.id, d.text, ()) for d in source.corpus]
+    return {
+      split: self._generate_examples(rows)
+      for split, rows in {"corpus": corpus, **source.splits}.items()
+    }
+
+  def _generate_examples(self, rows: list[records.Query]) -> Iterator:
+    for key, row in enumerate(rows):
+      features = row._asdict()
+      features["relevant"] = list(row.relevant)
+      yield key, features
+
+
+def source_files(
+  dl_manager: tfds.download.DownloadManager,
+  urls: Mapping[str, str],
+  *,
+  optional: tuple[str, ...] = (),
+) -> tuple[dict[str, pathlib.Path], str]:
+  """Finds the files in the manual directory, or downloads all of them.
+
+  Args:
+    dl_manager: of the builder. Its manual directory is used when it exists.
+    urls: {file name: public address}.
+    optional: names that the manual directory may lack.
+
+  Returns:
+    {file name: path}, without absent optional files, and a word for the
+    metadata on where they are from.
+
+  Raises:
+    FileNotFoundError: the manual directory lacks a file, or it could not be
+      downloaded; the message names directory, file and address.
+  """
+  folder = manual_folder(dl_manager)
+  if folder is not None:
+    files = {name: folder / name for name in urls}
+    for name, path in files.items():
+      if name not in optional and not path.is_file():
+        raise FileNotFoundError(
+          f"manual directory {folder} lacks {name}: get it from {urls[name]}"
+        )
+    present = {name: path for name, path in files.items() if path.is_file()}
+    return present, str(folder)
+  try:
+    paths = dl_manager.download(dict(urls))
+  except Exception as error:
+    # Whatever the downloader raises, a user needs the way out by hand.
+    listing = "\n".join(f"  {name}: {url}" for name, url in urls.items())
+    raise FileNotFoundError(
+      f"download failed ({type(error).__name__}: {error}). Put these files "
+      f"into a folder and pass it as manual_dir:\n{listing}"
+    ) from error
+  return {name: pathlib.Path(path) for name, path in paths.items()}, "download"
+
+
+def manual_folder(
+  dl_manager: tfds.download.DownloadManager,
+) -> pathlib.Path | None:
+  """The manual directory, or None where none was given."""
+  try:
+    return pathlib.Path(dl_manager.manual_dir)
+  except AssertionError:  # How TFDS says that it is not there, or empty.
+    return None

@@ -1,0 +1,235 @@
+"""Pure training losses over scores, one value a query.
+
+Every loss has one signature,
+
+  loss(scores, labels, *, ..., where=None) -> [...]
+
+with `scores`, `labels` and `where` of one shape `[..., num_docs]`. `labels`
+says which documents are relevant (bool, or a grade above zero), `where` which
+documents exist (None: all). The caller averages over queries.
+
+A loss is computed in the dtype of `scores`, at least float32. A query for
+which it is not defined (no relevant document left, say) has loss 0 and gradient
+0, never NaN, so that such a query cannot spoil a batch. Documents outside
+`where` have gradient 0, whatever their score, infinite or NaN included.
+
+References:
+  Non-negative Elastic Net Decoding for Information Retrieval, arXiv 2606.17910
+  (2026), section 3.2 and appendix B.
+  van den Oord, Li and Vinyals (2018), Representation Learning with Contrastive
+  Predictive Coding, arXiv 1807.03748.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from nnn_jax import types
+from nnn_jax.core import linalg
+
+
+def nnn_ranking_loss(
+  scores: types.Array,
+  labels: types.Array,
+  *,
+  gamma: types.Scalar = 1.5,
+  temperature: types.Scalar = 0.1,
+  where: types.Array | None = None,
+) -> jax.Array:
+  r"""Smooth pairwise ranking loss of the NNN paper.
+
+  With S the relevant documents, w the scores and tau the temperature,
+
+    [ gamma tau log sum_{j not in S} exp( w_j / tau)
+          + tau log sum_{i in S}     exp(-w_i / tau) ]_+
+
+  a soft form of [gamma max_{j not in S} w_j - min_{i in S} w_i]_+. At w = 0 it
+  is gamma tau ln(num_docs - |S|) + tau ln |S|. Where the hinge is off, and
+  at the kink itself, the gradient is 0.
+
+  Source: arXiv 2606.17910, section 3.2; gamma = 1.5 and tau = 0.1 are the
+  values of its appendix B.
+
+  Args:
+    scores: `[..., num_docs]`, NNN weights in the paper.
+    labels: `[..., num_docs]`, True (or above 0) where relevant.
+    gamma: how much an irrelevant document counts against a relevant one.
+    temperature: tau > 0; the limit at 0 is the hard maximum and minimum.
+    where: `[..., num_docs]` bool, the documents that exist.
+
+  Returns:
+    `[...]`, one loss a query; 0 (with gradient 0) for a query whose relevant
+    or irrelevant set is empty.
+
+  Raises:
+    ValueError: if shapes differ, or if `temperature` is a Python number that
+      is not positive.
+
+  >>> import jax.numpy as jnp
+  >>> from nnn_jax import losses
+  >>> labels = jnp.array([True, True, False, False, False])
+  >>> loss = losses.nnn_ranking_loss(jnp.zeros(5), labels)
+  >>> print(f"{loss:.4f} {0.15 * jnp.log(3.0) + 0.1 * jnp.log(2.0):.4f}")
+  0.2341 0.2341
+  """
+  scores, relevant, exists = _prepare(scores, labels, where)
+  _check_temperature(temperature)
+  irrelevant = exists & ~relevant
+  defined = relevant.any(axis=-1) & irrelevant.any(axis=-1)
+  loss = gamma * temperature * _logsumexp(scores / temperature, irrelevant)
+  loss += temperature * _logsumexp(-scores / temperature, relevant)
+  # relu and not maximum: its gradient at the kink is 0, not one half.
+  return jnp.where(defined, jax.nn.relu(loss), 0.0)
+
+
+def info_nce(
+  scores: types.Array,
+  labels: types.Array,
+  *,
+  temperature: types.Scalar = 0.05,
+  where: types.Array | None = None,
+) -> jax.Array:
+  r"""Softmax cross-entropy of the positive against all documents.
+
+    mean_{i in S} -log( exp(s_i / tau) / sum_{j in where} exp(s_j / tau) )
+
+  In-batch training has exactly one positive a row (see `in_batch_targets`) and
+  the mean is over that one. With several positives each is set against *all*
+  documents, the other positives included, so that the smallest value is
+  ln |S| and not 0.
+
+  Source: van den Oord et al. (2018), arXiv 1807.03748, equation 4.
+
+  Args:
+    scores: `[..., num_docs]` similarities (`[batch, batch]` in-batch).
+    labels: `[..., num_docs]`, True (or above 0) at the positives.
+    temperature: tau > 0.
+    where: `[..., num_docs]` bool, the columns of the softmax. A positive
+      outside it does not count.
+
+  Returns:
+    `[...]`, one loss a query; 0 (with gradient 0) for a query without a
+    positive.
+
+  Raises:
+    ValueError: if shapes differ, or if `temperature` is a Python number that
+      is not positive.
+
+  >>> import jax.numpy as jnp
+  >>> from nnn_jax import losses
+  >>> scores = jnp.array([[0.9, 0.9], [0.9, 0.9]])
+  >>> print(losses.info_nce(scores, jnp.eye(2, dtype=bool)).round(4))
+  [0.6931 0.6931]
+  """
+  scores, positive, exists = _prepare(scores, labels, where)
+  _check_temperature(temperature)
+  logits = scores / temperature
+  num_positives = positive.sum(axis=-1)
+  total = jnp.where(positive, logits, 0.0).sum(axis=-1)
+  mean = total / jnp.maximum(num_positives, 1).astype(total.dtype)
+  return jnp.where(num_positives > 0, _logsumexp(logits, exists) - mean, 0.0)
+
+
+def in_batch_targets(
+  positive: types.Array,
+  relevant: types.Array,
+  *,
+  mask_false_negatives: bool,
+) -> tuple[jax.Array, jax.Array]:
+  """Labels and columns for in-batch training on (query, positive) pairs.
+
+  Query i of the batch is paired with document `positive[i]`, and column j of
+  the in-batch scores is the document of query j. The label of row i is its own
+  column i, and no other.
+
+  With `mask_false_negatives` the columns j != i whose document is relevant to
+  query i, or is the very document of query i, are left out of the softmax of
+  row i. Without it nothing is left out, as in the formula printed in the NNN
+  paper: a document drawn twice in a batch is then its own negative.
+
+  Source: arXiv 2606.17910, appendix B, leaves the choice open.
+
+  Args:
+    positive: `[batch]` integer corpus rows; -1 marks a row of padding, which
+      gets no label (so loss 0) and is nobody's negative.
+    relevant: `[batch, num_docs]`, True (or above 0) where the document is
+      relevant to the query.
+    mask_false_negatives: static choice, see above.
+
+  Returns:
+    `(labels, where)`, both `[batch, batch]` bool.
+
+  Raises:
+    ValueError: if the shapes do not fit or `positive` is not integer.
+
+  >>> import jax.numpy as jnp
+  >>> from nnn_jax import losses
+  >>> relevant = jnp.array([[1, 1, 0], [0, 1, 0]], bool)  # 2 queries, 3 docs
+  >>> labels, where = losses.in_batch_targets(
+  ...     jnp.array([0, 1]), relevant, mask_false_negatives=True)
+  >>> print(where)  # document 1 is relevant to query 0 as well
+  [[ True False]
+   [ True  True]]
+  """
+  positive, relevant = jnp.asarray(positive), jnp.asarray(relevant) > 0
+  if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
+    raise ValueError(
+      "positive must be an integer array [batch] of corpus rows, got shape "
+      f"{positive.shape} and dtype {positive.dtype}."
+    )
+  if relevant.ndim != 2 or relevant.shape[0] != positive.shape[0]:
+    raise ValueError(
+      f"relevant has shape {relevant.shape} but positive has shape "
+      f"{positive.shape}; relevant must be [batch, num_docs]."
+    )
+  batch = positive.shape[0]
+  exists = positive >= 0
+  own = jnp.eye(batch, dtype=bool)
+  labels = own & exists[:, None]
+  where = jnp.broadcast_to(exists[None, :], (batch, batch))
+  if mask_false_negatives:
+    false_negative = relevant[:, positive]  # [batch, batch]: of column j.
+    false_negative |= positive[:, None] == positive[None, :]
+    where = where & (own | ~false_negative)
+  return labels, where
+
+
+def _prepare(
+  scores: types.Array, labels: types.Array, where: types.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Checks shapes; returns scores, relevant (inside where) and where."""
+  scores, labels = jnp.asarray(scores), jnp.asarray(labels)
+  if scores.ndim < 1:
+    raise ValueError("scores must be [..., num_docs], got a scalar.")
+  named = {"labels": labels}
+  if where is not None:
+    named["where"] = where = jnp.asarray(where)
+  for name, array in named.items():
+    if array.shape != scores.shape:
+      raise ValueError(
+        f"{name} has shape {array.shape} but scores has shape {scores.shape}; "
+        "they must be equal (spread a shared array with jnp.broadcast_to)."
+      )
+  if where is None:
+    where = jnp.ones(scores.shape, bool)
+  if where.dtype != jnp.bool_:
+    raise ValueError(f"where must be bool, got {where.dtype}.")
+  scores = scores.astype(linalg.compute_dtype(scores))
+  # A masked score may be -inf or NaN; it must not reach a product or a
+  # gradient.
+  return jnp.where(where, scores, 0.0), (labels > 0) & where, where
+
+
+def _check_temperature(temperature: types.Scalar) -> None:
+  if isinstance(temperature, (int, float)) and temperature <= 0:
+    raise ValueError(f"temperature must be positive, got {temperature}.")
+
+
+def _logsumexp(x: jax.Array, where: jax.Array) -> jax.Array:
+  """Log-sum-exp over `where`; finite (and of no meaning) where none is left."""
+  # The log of an empty sum is -inf and its gradient NaN, even behind a later
+  # jnp.where: let empty rows sum over zeros instead.
+  empty = ~where.any(axis=-1, keepdims=True)
+  x = jnp.where(where, x, 0.0)
+  return jax.nn.logsumexp(x, axis=-1, where=where | empty)

@@ -1,0 +1,221 @@
+"""A query encoder and a document encoder that share an embedding space.
+
+A `BiEncoder` is what training produces and what evaluation and search load:
+two text encoders, one tokenizer, and optionally an adapter on the documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+import tqdm
+from flax import nnx
+
+from nnn_jax.models import adapter as adapter_lib
+from nnn_jax.models import pretrained, text_encoder, tokenization
+
+# Batches are cut to a multiple of so many tokens: few shapes to compile, and
+# little padding to compute.
+_LENGTH_STEP = 16
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(graphdef, params, *args):
+  return nnx.merge(graphdef, params)(*args)
+
+
+def encode_tokens(
+  graphdef: Any,
+  params: Any,
+  tokens: tokenization.Tokens,
+  *,
+  batch_size: int = 64,
+  description: str | None = None,
+) -> np.ndarray:
+  """Encodes token arrays in batches of like length.
+
+  Args:
+    graphdef: From `nnx.split(encoder)`.
+    params: Likewise; may be newer than the encoder's own.
+    tokens: ids and mask `[num_texts, length]`.
+    batch_size: Texts a batch.
+    description: Label of a progress bar; None shows none.
+
+  Returns:
+    `[num_texts, dim]` float32.
+  """
+  lengths = tokens.mask.sum(axis=1)
+  order = np.argsort(-lengths, kind="stable")
+  chunks: list[np.ndarray] = []
+  for start in tqdm.tqdm(
+    range(0, len(order), batch_size),
+    desc=description,
+    unit="batch",
+    disable=description is None,
+    mininterval=5.0,
+  ):
+    rows = order[start : start + batch_size]
+    longest = max(int(lengths[rows[0]]), 1)
+    cut = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, tokens.ids.shape[1])
+    # The last batch is filled up with its first row: one shape less.
+    filled = np.concatenate([rows, np.repeat(rows[:1], batch_size - len(rows))])
+    batch = _apply(
+      graphdef, params, tokens.ids[filled, :cut], tokens.mask[filled, :cut]
+    )
+    chunks.append(np.asarray(batch)[: len(rows)])
+  embeddings = np.concatenate(chunks)
+  embeddings[order] = embeddings.copy()
+  return embeddings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiEncoder:
+  """Two encoders, a tokenizer, and how texts are cut.
+
+  Attributes:
+    query_encoder: Encodes queries.
+    document_encoder: Encodes documents; may be the same object.
+    tokenizer: Of both.
+    query_length: Tokens a query is cut to.
+    document_length: Tokens a document is cut to.
+    adapter: Applied to document embeddings, or None.
+  """
+
+  query_encoder: text_encoder.TextEncoder
+  document_encoder: text_encoder.TextEncoder
+  tokenizer: tokenization.Tokenizer
+  query_length: int
+  document_length: int
+  adapter: adapter_lib.Adapter | None = None
+
+  @classmethod
+  def from_pretrained(
+    cls, source: str, *, query_length: int, document_length: int
+  ) -> BiEncoder:
+    """One pretrained encoder for both sides (see `pretrained.load`)."""
+    encoder, tokenizer = pretrained.load(source)
+    return cls(
+      query_encoder=encoder,
+      document_encoder=encoder,
+      tokenizer=tokenizer,
+      query_length=query_length,
+      document_length=document_length,
+    )
+
+  def encode_queries(
+    self, texts: Sequence[str], *, description: str | None = None
+  ) -> np.ndarray:
+    """Returns unit rows `[num_texts, dim]`."""
+    tokens = self.tokenizer(texts, max_length=self.query_length)
+    return encode_tokens(
+      *nnx.split(self.query_encoder), tokens, description=description
+    )
+
+  def encode_documents(
+    self, texts: Sequence[str], *, description: str | None = None
+  ) -> np.ndarray:
+    """Returns unit rows `[num_texts, dim]`, through the adapter if any."""
+    tokens = self.tokenizer(texts, max_length=self.document_length)
+    embeddings = encode_tokens(
+      *nnx.split(self.document_encoder), tokens, description=description
+    )
+    if self.adapter is None:
+      return embeddings
+    return np.asarray(_apply(*nnx.split(self.adapter), embeddings))
+
+  def save(self, folder: pathlib.Path, metadata: dict[str, Any]) -> None:
+    """Writes `query/` and `document/` in Hugging Face format, and the rest.
+
+    The folder appears whole or not at all; an older one is replaced last.
+
+    Args:
+      folder: Where to.
+      metadata: JSON-able facts about how it was trained; kept as they are.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(
+      tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
+    )
+    try:
+      pretrained.save(temporary / "query", self.query_encoder, self.tokenizer)
+      pretrained.save(
+        temporary / "document", self.document_encoder, self.tokenizer
+      )
+      if self.adapter is not None:
+        _, state = nnx.split(self.adapter)
+        flat = {
+          jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
+          for path, x in jax.tree_util.tree_leaves_with_path(state)
+        }
+        safetensors.numpy.save_file(flat, temporary / "adapter.safetensors")
+      description = {
+        "query_length": self.query_length,
+        "document_length": self.document_length,
+        "adapter": None
+        if self.adapter is None
+        else dataclasses.asdict(self.adapter.config),
+        "metadata": metadata,
+      }
+      (temporary / "bi_encoder.json").write_text(
+        json.dumps(description, indent=2)
+      )
+      if folder.exists():
+        shutil.rmtree(folder)
+      os.replace(temporary, folder)
+    except BaseException:
+      shutil.rmtree(temporary, ignore_errors=True)
+      raise
+
+  @classmethod
+  def load(cls, folder: pathlib.Path) -> tuple[BiEncoder, dict[str, Any]]:
+    """Reads what `save` wrote.
+
+    Returns:
+      (bi-encoder, metadata).
+
+    Raises:
+      ValueError: If the folder does not hold one.
+    """
+    path = folder / "bi_encoder.json"
+    if not path.exists():
+      raise ValueError(
+        f"{folder} holds no trained bi-encoder (bi_encoder.json is missing): "
+        "train one with `python -m experiments.train`."
+      )
+    description = json.loads(path.read_text())
+    query_encoder, tokenizer = pretrained.load(str(folder / "query"))
+    document_encoder, _ = pretrained.load(str(folder / "document"))
+    adapter = None
+    if description["adapter"] is not None:
+      adapter = adapter_lib.Adapter(
+        adapter_lib.AdapterConfig(**description["adapter"]), rngs=nnx.Rngs(0)
+      )
+      graphdef, state = nnx.split(adapter)
+      flat = safetensors.numpy.load_file(folder / "adapter.safetensors")
+      state = jax.tree_util.tree_map_with_path(
+        lambda path, _: flat[
+          jax.tree_util.keystr(path, simple=True, separator=".")
+        ],
+        state,
+      )
+      adapter = nnx.merge(graphdef, state)
+    bi_encoder = cls(
+      query_encoder=query_encoder,
+      document_encoder=document_encoder,
+      tokenizer=tokenizer,
+      query_length=description["query_length"],
+      document_length=description["document_length"],
+      adapter=adapter,
+    )
+    return bi_encoder, description["metadata"]

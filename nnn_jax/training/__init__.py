@@ -1,0 +1,1 @@
+"""Training of encoders through decoders: stages, loop, checkpoints, logs."""

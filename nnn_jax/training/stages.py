@@ -1,0 +1,271 @@
+"""The two published stages, as tasks for the loop.
+
+  dense    two encoders from one checkpoint, in-batch InfoNCE on (query, one
+           positive document) pairs
+  nnn_tr   from dense: the query encoder and an adapter on frozen document
+           embeddings, through the unrolled NNN solver
+
+Reference: arXiv 2606.17910, section 3.2 and appendix B.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from nnn_jax import losses, metrics, retriever
+from nnn_jax.core import gradients
+from nnn_jax.data import pipeline
+from nnn_jax.decoders import dense, nnn
+from nnn_jax.models import adapter as adapter_lib
+from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.solvers import fista
+from nnn_jax.training import loop
+
+# Validation metrics look at so many documents.
+_KS = (3, 5)
+MONITOR = "comp@5"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseStage:
+  """Settings of the dense stage.
+
+  Attributes:
+    num_epochs: At most.
+    learning_rate: Of AdamW, constant.
+    weight_decay: Of AdamW.
+    patience: Epochs without improvement before stopping.
+    temperature: Of InfoNCE; the paper does not state it.
+    mask_false_negatives: Whether other relevant documents of a query are left
+      out of its negatives; the paper's formula leaves none out.
+  """
+
+  num_epochs: int = 20
+  learning_rate: float = 2e-5
+  weight_decay: float = 0.01
+  patience: int = 3
+  temperature: float = 0.05
+  mask_false_negatives: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NnnStage:
+  """Settings of training through the solver.
+
+  Attributes:
+    num_epochs: At most.
+    learning_rate: Of AdamW, constant.
+    weight_decay: Of AdamW.
+    patience: Epochs without improvement before stopping.
+    gamma: Of the ranking loss.
+    temperature: Of the ranking loss.
+    adapter_hidden: Width of the adapter.
+    num_steps: FISTA steps, in training and validation.
+    remat_every: See `gradients.Unroll`.
+  """
+
+  num_epochs: int = 20
+  learning_rate: float = 2e-5
+  weight_decay: float = 0.01
+  patience: int = 3
+  gamma: float = 1.5
+  temperature: float = 0.1
+  adapter_hidden: int = 768
+  num_steps: int = 50
+  remat_every: int | None = None
+
+  def decoder_config(self) -> nnn.NnnConfig:
+    """The decoder that the stage trains through."""
+    return nnn.NnnConfig(
+      solver=fista.Fista(num_steps=self.num_steps),
+      gradient=gradients.Unroll(remat_every=self.remat_every),
+    )
+
+  def make_adapter(self, dim: int, *, seed: int) -> adapter_lib.Adapter:
+    """A new adapter, close to the identity."""
+    return adapter_lib.Adapter(
+      adapter_lib.AdapterConfig(dim=dim, hidden=self.adapter_hidden),
+      rngs=nnx.Rngs(seed),
+    )
+
+
+class Split:
+  """One query split, tokenised once."""
+
+  def __init__(
+    self,
+    bi_encoder: bi_encoder_lib.BiEncoder,
+    dataset: pipeline.RetrievalDataset,
+    name: str,
+  ):
+    self.queries = dataset.splits[name]
+    self.labels = self.queries.labels(len(dataset.doc_ids))
+    self.tokens = bi_encoder.tokenizer(
+      self.queries.texts, max_length=bi_encoder.query_length
+    )
+
+
+def _query_batches(train: Split, *, batch_size: int, seed: int):
+  """Returns step -> the batch's rows, tokens and labels."""
+  rows = pipeline.train_batches(
+    train.queries, batch_size=batch_size, seed=seed
+  )
+
+  def batch_fn(step: int) -> dict[str, Any]:
+    batch = dict(rows[step])
+    query = batch["query"]
+    batch["query_ids"] = train.tokens.ids[query]
+    batch["query_mask"] = train.tokens.mask[query]
+    batch["relevant"] = train.labels[query]
+    return batch
+
+  return batch_fn
+
+
+def _validate(indices, labels) -> loop.Metrics:
+  values = metrics.evaluate(indices, labels, ks=_KS)
+  return {
+    f"{name}@{k}": float(values[f"{name}@{k}"])
+    for name in ("recall", "comp")
+    for k in _KS
+  }
+
+
+def dense_task(
+  bi_encoder: bi_encoder_lib.BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  stage: DenseStage,
+  *,
+  batch_size: int,
+  seed: int,
+) -> loop.Task:
+  """The dense stage; params are {"query", "document"}."""
+  train = Split(bi_encoder, dataset, "train")
+  validation = Split(bi_encoder, dataset, "validation")
+  documents = bi_encoder.tokenizer(
+    dataset.doc_texts, max_length=bi_encoder.document_length
+  )
+  graphdef, query_params = nnx.split(bi_encoder.query_encoder)
+  _, document_params = nnx.split(bi_encoder.document_encoder)
+  query_batch = _query_batches(train, batch_size=batch_size, seed=seed)
+
+  def batch_fn(step):
+    batch = query_batch(step)
+    positive = batch["positive"]
+    batch["document_ids"] = documents.ids[positive]
+    batch["document_mask"] = documents.mask[positive]
+    return batch
+
+  def loss_fn(params, frozen, batch):
+    del frozen
+    query_encoder = nnx.merge(graphdef, params["query"])
+    document_encoder = nnx.merge(graphdef, params["document"])
+    return retriever.in_batch_loss(
+      query_encoder(batch["query_ids"], batch["query_mask"]),
+      document_encoder(batch["document_ids"], batch["document_mask"]),
+      batch["positive"],
+      batch["relevant"],
+      temperature=stage.temperature,
+      mask_false_negatives=stage.mask_false_negatives,
+    )
+
+  def eval_fn(params):
+    encode = bi_encoder_lib.encode_tokens
+    indices = retriever.rank(
+      dense.decode,
+      (),
+      encode(graphdef, params["query"], validation.tokens),
+      encode(graphdef, params["document"], documents),
+      k=min(max(_KS), len(dataset.doc_ids)),
+      config=dense.DenseConfig(),
+    )
+    return _validate(indices, validation.labels)
+
+  return loop.Task(
+    params={"query": query_params, "document": document_params},
+    frozen=(),
+    loss_fn=loss_fn,
+    batch_fn=batch_fn,
+    eval_fn=eval_fn,
+    steps_per_epoch=len(train.queries) // batch_size,
+    monitor=MONITOR,
+  )
+
+
+def nnn_task(
+  bi_encoder: bi_encoder_lib.BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  stage: NnnStage,
+  penalties: nnn.NnnParams,
+  *,
+  batch_size: int,
+  seed: int,
+) -> loop.Task:
+  """Training through the solver; params are {"query", "adapter"}."""
+  config = stage.decoder_config()
+  train = Split(bi_encoder, dataset, "train")
+  validation = Split(bi_encoder, dataset, "validation")
+  corpus = bi_encoder.encode_documents(
+    dataset.doc_texts, description="frozen documents"
+  )
+  graphdef, query_params = nnx.split(bi_encoder.query_encoder)
+  adapter_graphdef, adapter_params = nnx.split(
+    stage.make_adapter(corpus.shape[1], seed=seed)
+  )
+
+  def loss_fn(params, frozen, batch):
+    query_encoder = nnx.merge(graphdef, params["query"])
+    adapter = nnx.merge(adapter_graphdef, params["adapter"])
+    return retriever.weights_loss(
+      nnn.decode,
+      penalties,
+      query_encoder(batch["query_ids"], batch["query_mask"]),
+      adapter(frozen),
+      batch["relevant"],
+      config=config,
+      loss=partial(
+        losses.nnn_ranking_loss,
+        gamma=stage.gamma,
+        temperature=stage.temperature,
+      ),
+    )
+
+  def eval_fn(params):
+    queries = bi_encoder_lib.encode_tokens(
+      graphdef, params["query"], validation.tokens
+    )
+    adapter = nnx.merge(adapter_graphdef, params["adapter"])
+    result = retriever.retrieve(
+      nnn.decode,
+      penalties,
+      queries,
+      adapter(jnp.asarray(corpus)),
+      k=min(max(_KS), len(dataset.doc_ids)),
+      config=config,
+    )
+    support = np.asarray(result.aux.support_size)
+    return {
+      **_validate(result.indices, validation.labels),
+      "support_size": float(support.mean()),
+      "kkt_violation": float(np.max(result.aux.kkt_violation)),
+    }
+
+  def stop_fn(values):
+    return "every weight is zero" if values["support_size"] == 0 else None
+
+  return loop.Task(
+    params={"query": query_params, "adapter": adapter_params},
+    frozen=corpus,
+    loss_fn=loss_fn,
+    batch_fn=_query_batches(train, batch_size=batch_size, seed=seed),
+    eval_fn=eval_fn,
+    steps_per_epoch=len(train.queries) // batch_size,
+    monitor=MONITOR,
+    stop_fn=stop_fn,
+  )

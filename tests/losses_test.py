@@ -1,0 +1,345 @@
+"""Tests of nnn_jax.losses."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nnn_jax import losses
+
+LOSSES = [losses.nnn_ranking_loss, losses.info_nce]
+NUM_DOCS = 6  # One shape, so that properties compile once.
+
+scores_strategy = hnp.arrays(
+  np.float32, NUM_DOCS, elements=st.floats(-100, 100, width=32)
+)
+bools_strategy = hnp.arrays(bool, NUM_DOCS)
+fast = hypothesis.settings(max_examples=50)
+
+
+@functools.cache
+def _value_and_grad(loss):
+  return jax.jit(
+    jax.value_and_grad(lambda s, labels, where: loss(s, labels, where=where))
+  )
+
+
+@functools.cache
+def _batch_value_and_grad(loss):
+  def total(scores, labels, where):
+    values = loss(scores, labels, where=where)
+    return values.sum(), values
+
+  grad = jax.grad(total, has_aux=True)
+
+  @jax.jit
+  def run(*args):
+    gradient, values = grad(*args)
+    return values, gradient
+
+  return run
+
+
+def _nnn_numpy(w, relevant, gamma=1.5, tau=0.1):
+  irrelevant = [
+    math.exp(x / tau) for x, r in zip(w, relevant, strict=True) if not r
+  ]
+  inside = [math.exp(-x / tau) for x, r in zip(w, relevant, strict=True) if r]
+  value = gamma * tau * math.log(sum(irrelevant)) + tau * math.log(sum(inside))
+  return max(value, 0.0)
+
+
+@pytest.mark.parametrize(("num_docs", "k"), [(464, 3), (10, 1), (5, 4)])
+def test_nnn_loss_at_zero(num_docs, k):
+  loss = jax.jit(losses.nnn_ranking_loss)(
+    np.zeros(num_docs, np.float32), np.arange(num_docs) < k
+  )
+  want = 1.5 * 0.1 * math.log(num_docs - k) + 0.1 * math.log(k)
+  np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-7)
+
+
+def test_nnn_loss_by_hand():
+  w = [0.3, 0.0, 0.25, 0.1]
+  relevant = [True, False, True, False]
+  loss = losses.nnn_ranking_loss(jnp.array(w), jnp.array(relevant))
+  np.testing.assert_allclose(loss, _nnn_numpy(w, relevant), rtol=1e-4)
+
+
+def test_nnn_loss_hinge_is_off_with_zero_gradient():
+  w = jnp.array([5.0, 0.0, 4.0, -1.0])
+  labels = jnp.array([True, False, True, False])
+  value, grad = _value_and_grad(losses.nnn_ranking_loss)(w, labels, None)
+  assert value == 0.0
+  np.testing.assert_array_equal(grad, np.zeros(4))
+
+
+def test_nnn_loss_gradient_at_the_kink_is_zero():
+  # One relevant and one irrelevant document at w = 0: exactly at the kink.
+  labels = jnp.array([True, False])
+  value, grad = _value_and_grad(losses.nnn_ranking_loss)(
+    jnp.zeros(2), labels, None
+  )
+  assert value == 0.0
+  np.testing.assert_array_equal(grad, np.zeros(2))
+
+
+def test_nnn_loss_approaches_hard_margin():
+  w, labels = jnp.array([0.2, 0.5, 0.4]), jnp.array([True, False, True])
+  loss = losses.nnn_ranking_loss(w, labels, gamma=1.5, temperature=1e-4)
+  np.testing.assert_allclose(loss, 1.5 * 0.5 - 0.2, atol=1e-3)
+
+
+def test_info_nce_by_hand():
+  scores = np.array([0.9, 0.2, 0.5])
+  logits = scores / 0.05
+  want = -(logits[0] - np.log(np.exp(logits).sum()))
+  got = losses.info_nce(jnp.array(scores), jnp.array([True, False, False]))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_info_nce_several_positives_is_the_mean_over_them():
+  scores = jnp.array([0.9, 0.2, 0.5, 0.4])
+  both = losses.info_nce(scores, jnp.array([True, False, True, False]))
+  one = losses.info_nce(scores, jnp.arange(4) == 0)
+  two = losses.info_nce(scores, jnp.arange(4) == 2)
+  np.testing.assert_allclose(both, (one + two) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+  ("labels", "where"),
+  [
+    ([0, 0, 0, 0], [1, 1, 1, 1]),
+    ([1, 1, 1, 1], [1, 1, 1, 1]),
+    ([1, 0, 0, 0], [1, 0, 0, 0]),
+    ([1, 0, 0, 0], [0, 1, 1, 1]),
+    ([1, 0, 0, 0], [0, 0, 0, 0]),
+  ],
+)
+def test_degenerate_queries_are_finite_and_do_not_touch_others(
+  loss, labels, where
+):
+  scores = jnp.array([[0.3, 0.1, 0.2, 0.0]] * 2)
+  labels = jnp.array([labels, [1, 0, 1, 0]], bool)
+  where = jnp.array([where, [1, 1, 1, 1]], bool)
+  values, grad = _batch_value_and_grad(loss)(scores, labels, where)
+  assert np.isfinite(values).all()
+  assert np.isfinite(grad).all()
+  assert np.abs(grad[1]).max() > 0
+  relevant = labels[0] & where[0]
+  defined = relevant.any()
+  if loss is losses.nnn_ranking_loss:
+    defined &= (where[0] & ~relevant).any()
+  if not defined:
+    assert values[0] == 0.0
+    np.testing.assert_array_equal(grad[0], np.zeros(4))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("masked", [np.inf, -np.inf, np.nan])
+def test_masked_scores_may_be_anything(loss, masked):
+  scores = jnp.array([0.3, masked, 0.2])
+  labels = jnp.array([True, False, False])
+  where = jnp.array([True, False, True])
+  value, grad = _value_and_grad(loss)(scores, labels, where)
+  want = loss(scores[jnp.array([0, 2])], jnp.array([True, False]))
+  np.testing.assert_allclose(value, want, rtol=1e-6)
+  assert np.isfinite(grad).all()
+  assert grad[1] == 0.0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("with_where", [False, True])
+def test_gradient_matches_finite_differences(loss, with_where):
+  rng = np.random.default_rng(0)
+  with jax.enable_x64(True):
+    scores = jnp.asarray(rng.normal(0, 0.2, (3, 5)))
+    assert scores.dtype == jnp.float64
+    labels = jnp.asarray(np.arange(5) < [[1], [2], [4]])
+    where = jnp.ones((3, 5), bool).at[0, 3].set(False) if with_where else None
+    fn = jax.jit(lambda s: loss(s, labels, where=where).sum())
+    grad = jax.jit(jax.grad(fn))(scores)
+    for place in np.ndindex(3, 5):
+      up, down = scores.at[place].add(1e-5), scores.at[place].add(-1e-5)
+      numeric = (fn(up) - fn(down)) / 2e-5
+      np.testing.assert_allclose(grad[place], numeric, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@fast
+@hypothesis.given(scores_strategy, bools_strategy, bools_strategy)
+def test_value_and_gradient_are_always_finite(loss, scores, labels, where):
+  value, grad = _value_and_grad(loss)(scores, labels, where)
+  assert np.isfinite(value)
+  assert value >= -1e-3
+  assert np.isfinite(grad).all()
+  assert (np.asarray(grad)[~where] == 0).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@fast
+@hypothesis.given(
+  scores_strategy, bools_strategy, st.permutations(range(NUM_DOCS))
+)
+def test_permutation_of_documents(loss, scores, labels, order):
+  order = np.array(order)
+  where = np.ones(NUM_DOCS, bool)
+  value, grad = _value_and_grad(loss)(scores, labels, where)
+  permuted, permuted_grad = _value_and_grad(loss)(
+    scores[order], labels[order], where
+  )
+  hypothesis.assume(not 0 < max(value, permuted) < 1e-3)  # Near the kink.
+  np.testing.assert_allclose(value, permuted, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(
+    np.asarray(grad)[order], permuted_grad, rtol=1e-3, atol=1e-4
+  )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@fast
+@hypothesis.given(scores_strategy, bools_strategy, bools_strategy)
+def test_where_is_the_same_as_removing_columns(loss, scores, labels, where):
+  hypothesis.assume(where.any())
+  value, grad = _value_and_grad(loss)(scores, labels, where)
+  keep = np.ones(where.sum(), bool)
+  want, want_grad = _value_and_grad(loss)(scores[where], labels[where], keep)
+  hypothesis.assume(not 0 < max(value, want) < 1e-3)  # Near the kink.
+  np.testing.assert_allclose(value, want, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(
+    np.asarray(grad)[where], want_grad, rtol=1e-3, atol=1e-4
+  )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_vmap_equals_leading_axes(loss):
+  scores = jax.random.normal(jax.random.key(0), (2, 3, 5))
+  labels = scores > 0.5
+  got = jax.jit(loss)(scores, labels)
+  assert got.shape == (2, 3)
+  want = jax.jit(jax.vmap(jax.vmap(loss)))(scores, labels)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_low_precision_scores_are_computed_in_float32(loss, dtype):
+  scores = jnp.array([0.5, 0.25, 0.125], dtype)
+  labels = jnp.array([True, False, False])
+  got = loss(scores, labels)
+  assert got.dtype == jnp.float32
+  np.testing.assert_allclose(got, loss(scores.astype(jnp.float32), labels))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_float64_only_when_given(loss):
+  assert loss(jnp.ones(3), jnp.arange(3) < 1).dtype == jnp.float32
+  with jax.enable_x64(True):
+    scores = jnp.ones(3, jnp.float64)
+    assert loss(scores, jnp.arange(3) < 1).dtype == jnp.float64
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_temperature_is_traced(loss):
+  labels = jnp.array([True, False, False])
+  traced = jax.jit(lambda s, t: loss(s, labels, temperature=t))
+  scores = jnp.array([0.1, 0.2, 0.3])
+  for temperature in (0.05, 0.5):
+    np.testing.assert_allclose(
+      traced(scores, temperature),
+      loss(scores, labels, temperature=temperature),
+      rtol=1e-5,
+    )
+  assert traced._cache_size() == 1
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_errors_name_the_argument_while_tracing(loss):
+  with pytest.raises(
+    ValueError, match=r"labels has shape \(4,\) but scores has shape \(5,\)"
+  ):
+    jax.eval_shape(loss, jnp.zeros(5), jnp.zeros(4, bool))
+  with pytest.raises(
+    ValueError, match=r"where has shape \(5,\) but scores has shape \(2, 5\)"
+  ):
+    loss(jnp.zeros((2, 5)), jnp.zeros((2, 5)), where=jnp.ones(5, bool))
+  with pytest.raises(ValueError, match="where must be bool, got float32"):
+    loss(jnp.zeros(5), jnp.zeros(5), where=jnp.ones(5))
+  with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+    loss(jnp.zeros(5), jnp.zeros(5), temperature=0.0)
+  with pytest.raises(ValueError, match=r"scores must be .*got a scalar"):
+    loss(jnp.zeros(()), jnp.zeros(()))
+
+
+def test_in_batch_targets_without_masking_is_the_printed_formula():
+  positive = jnp.array([2, 2, 0])
+  relevant = jnp.ones((3, 4), bool)
+  labels, where = losses.in_batch_targets(
+    positive, relevant, mask_false_negatives=False
+  )
+  np.testing.assert_array_equal(labels, np.eye(3, dtype=bool))
+  assert where.all()
+
+
+def test_in_batch_targets_masks_false_negatives():
+  # Query 0: {0, 2}; query 1: {2}; query 2: {1}; query 3: {0}, as query 0.
+  relevant = jnp.array(
+    [[1, 0, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0]], bool
+  )
+  positive = jnp.array([0, 2, 1, 0])
+  labels, where = losses.in_batch_targets(
+    positive, relevant, mask_false_negatives=True
+  )
+  np.testing.assert_array_equal(labels, np.eye(4, dtype=bool))
+  np.testing.assert_array_equal(
+    where,
+    np.array([[1, 0, 1, 0], [1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]], bool),
+  )
+
+
+def test_in_batch_targets_masks_own_duplicate_even_if_not_labelled():
+  _, where = losses.in_batch_targets(
+    jnp.array([1, 1]), jnp.zeros((2, 3), bool), mask_false_negatives=True
+  )
+  np.testing.assert_array_equal(where, np.eye(2, dtype=bool))
+
+
+@pytest.mark.parametrize("mask_false_negatives", [False, True])
+def test_in_batch_targets_padding_has_no_part(mask_false_negatives):
+  # Document 2, the last, is where row -1 would wrap to.
+  relevant = jnp.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], bool)
+  labels, where = jax.jit(
+    functools.partial(
+      losses.in_batch_targets, mask_false_negatives=mask_false_negatives
+    )
+  )(jnp.array([0, 1, -1]), relevant)
+  assert not labels[2].any()
+  assert not where[:, 2].any()
+  scores = jax.random.normal(jax.random.key(0), (3, 3))
+  padded = losses.info_nce(scores, labels, where=where)
+  assert padded[2] == 0.0
+  alone = losses.in_batch_targets(
+    jnp.array([0, 1]), relevant[:2], mask_false_negatives=mask_false_negatives
+  )
+  want = losses.info_nce(scores[:2, :2], alone[0], where=alone[1])
+  np.testing.assert_allclose(padded[:2], want, rtol=1e-6)
+
+
+def test_in_batch_targets_errors():
+  with pytest.raises(ValueError, match="positive must be an integer array"):
+    losses.in_batch_targets(
+      jnp.zeros(2), jnp.zeros((2, 3)), mask_false_negatives=True
+    )
+  with pytest.raises(
+    ValueError, match=r"relevant has shape \(3, 4\) but positive has shape"
+  ):
+    losses.in_batch_targets(
+      jnp.zeros(2, int), jnp.zeros((3, 4)), mask_false_negatives=True
+    )
