@@ -1,68 +1,25 @@
-"""ToolLens, the paper's split, on a budget that 2 CPU cores can pay.
+r"""ToolLens, the paper's split, on a budget that 2 CPU cores can pay.
 
-  python -m experiments.train --config=configs/toollens.py \\
+  python -m experiments.train --config=configs/toollens.py \
     --workdir=runs/toollens --config.manual_dir=/path/to/toollens
 
 Without `manual_dir` the files are downloaded. The published schedule is
 20 epochs a stage at learning rate 2e-5:
 
-  --config.dense.num_epochs=20 --config.dense.learning_rate=2e-5 \\
+  --config.dense.num_epochs=20 --config.dense.learning_rate=2e-5 \
   --config.nnn_tr.num_epochs=20 --config.nnn_tr.learning_rate=2e-5
 """
 
 import ml_collections
-from ml_collections import config_dict
+
+from configs import base
 
 
-def get_config():
-  config = ml_collections.ConfigDict()
+def get_config() -> ml_collections.ConfigDict:
+  config = base.get_config()
   config.dataset = "toollens"
-  config.data_dir = config_dict.placeholder(str)
-  config.manual_dir = config_dict.placeholder(str)
-  config.seed = 0
-  config.batch_size = 64
-  config.checkpoint_every = 50
-
-  # A folder, a hub name, "minilm", "scratch", or "auto" (MiniLM if its
-  # weights can be had, else scratch).
   config.encoder = "minilm"
-  config.query_length = 64
-  config.document_length = 64
-  config.scratch = ml_collections.ConfigDict(
-    dict(
-      vocab_size=8192,
-      dim=128,
-      num_layers=2,
-      num_heads=4,
-      mlp_dim=512,
-      max_length=128,
-    )
-  )
-
-  config.dense = ml_collections.ConfigDict(
-    dict(
-      num_epochs=2,
-      learning_rate=1e-4,
-      weight_decay=0.01,
-      patience=3,
-      temperature=0.05,
-      mask_false_negatives=False,
-    )
-  )
-  config.nnn_tr = ml_collections.ConfigDict(
-    dict(
-      num_epochs=2,
-      learning_rate=1e-4,
-      weight_decay=0.01,
-      patience=3,
-      gamma=1.5,
-      temperature=0.1,
-      adapter_hidden=768,
-      num_steps=50,
-      remat_every=config_dict.placeholder(int),
-      # None: the penalties of NNN-Fix, chosen on validation.
-      l1=config_dict.placeholder(float),
-      l2=config_dict.placeholder(float),
-    )
-  )
+  for stage in (config.dense, config.nnn_tr):
+    stage.num_epochs = 2
+    stage.learning_rate = 1e-4
   return config

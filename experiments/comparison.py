@@ -184,10 +184,11 @@ def by_num_relevant(
 ) -> dict[int, tuple[float, float, float, int]]:
   """Number of relevant documents -> (mean Comp, low, high, queries)."""
   counts = labels.sum(axis=1)
-  return {
-    int(n): (*metrics.bootstrap_interval(comp[counts == n]), int((counts == n).sum()))
-    for n in np.unique(counts[counts > 0])
-  }
+  table = {}
+  for n in np.unique(counts[counts > 0]):
+    values = comp[counts == n]
+    table[int(n)] = (*metrics.bootstrap_interval(values), len(values))
+  return table
 
 
 def steps_curve(
@@ -195,15 +196,16 @@ def steps_curve(
 ) -> tuple[list[int], list[float]]:
   """Comp@k against the number of solver steps, parameters fixed."""
   values = []
+  config = chosen.method.config
   for num_steps in steps:
-    solver = dataclasses.replace(chosen.method.config.solver, num_steps=num_steps)
+    solver = dataclasses.replace(config.solver, num_steps=num_steps)
     indices = retriever.rank(
       chosen.method.decode,
       chosen.params,
       embeddings.queries,
       embeddings.corpus,
       k=k,
-      config=dataclasses.replace(chosen.method.config, solver=solver),
+      config=dataclasses.replace(config, solver=solver),
     )
     means = metrics.evaluate(indices, embeddings.labels, ks=(k,))
     values.append(float(means[f"comp@{k}"]))

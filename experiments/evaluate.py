@@ -1,7 +1,7 @@
-"""Compares decoders on held-out queries: tables, runs and figures.
+r"""Compares decoders on held-out queries: tables, runs and figures.
 
   python -m experiments.evaluate --workdir=runs/demo --datasets=api_docs,bfcl
-  python -m experiments.evaluate --encoder=minilm --workdir=runs/frozen \\
+  python -m experiments.evaluate --encoder=minilm --workdir=runs/frozen \
     --datasets=toollens --manual_dir=toollens=/path/to/toollens
 
 Parameters are chosen on a validation split, by Comp@5: the data set's own, or
@@ -27,6 +27,7 @@ from absl import app, flags, logging
 
 import nnn_jax
 from experiments import comparison, figures, report
+from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.training import selection, writers
@@ -178,7 +179,7 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
   text = "\n\n".join(sections)
   text += f"\n\nFigures, runs and qrels: {out}\n"
   report.write_json(out / "results.json", results)
-  report.atomic_write(out / "results.md", text.encode())
+  files.write(out / "results.md", text.encode())
   return text
 
 

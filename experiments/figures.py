@@ -23,7 +23,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg
 
-from experiments import report
+from nnn_jax import files
 
 # Black stays free for reference lines; yellow is left out, too pale on white.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -50,7 +50,7 @@ def heat_map(
   grids: Mapping[str, npt.ArrayLike],
   l1_values: Sequence[float],
   l2_values: Sequence[float],
-  path: report.PathLike,
+  path: files.PathLike,
   *,
   metric: str = "Comp@5",
 ) -> None:
@@ -130,7 +130,7 @@ def heat_map(
 
 def steps_curve(
   curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-  path: report.PathLike,
+  path: files.PathLike,
   *,
   dense: float | None = None,
   metric: str = "Comp@5",
@@ -175,7 +175,7 @@ def steps_curve(
 
 def by_num_relevant(
   table: Mapping[str, Mapping[int, tuple[float, float, float, int]]],
-  path: report.PathLike,
+  path: files.PathLike,
   *,
   metric: str = "Comp@5",
 ) -> None:
@@ -236,7 +236,7 @@ def by_num_relevant(
 
 def training_curves(
   records: Iterable[Mapping[str, Any]],
-  path: report.PathLike,
+  path: files.PathLike,
   *,
   loss: str = "loss",
   validation: str = "comp@5",
@@ -341,7 +341,7 @@ def _log_ticks(ax: Axes, steps: Sequence[float]) -> None:
   ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
-def _save(figure: matplotlib.figure.Figure, path: report.PathLike) -> None:
+def _save(figure: matplotlib.figure.Figure, path: files.PathLike) -> None:
   buffer = io.BytesIO()
   figure.savefig(buffer, format="png", dpi=150)
-  report.atomic_write(path, buffer.getvalue())
+  files.write(path, buffer.getvalue())

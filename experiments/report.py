@@ -14,17 +14,15 @@ import io
 import json
 import numbers
 import os
-import pathlib
 import string
 import urllib.parse
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-PathLike = str | os.PathLike[str]
+from nnn_jax import files
 
 # All that is printed as one ASCII character, but "%", which marks an escape.
 _SAFE = string.punctuation.replace("%", "")
@@ -49,7 +47,7 @@ def encode_id(name: object) -> str:
 
 
 def write_run(
-  path: PathLike,
+  path: files.PathLike,
   query_ids: Sequence[object],
   doc_ids: Sequence[object],
   indices: npt.ArrayLike,
@@ -101,7 +99,7 @@ def write_run(
 
 
 def write_qrels(
-  path: PathLike,
+  path: files.PathLike,
   query_ids: Sequence[object],
   doc_ids: Sequence[object],
   relevant: npt.ArrayLike,
@@ -194,7 +192,7 @@ def markdown_table(
   return line(header) + line(rule) + "".join(line(row) for row in cells)
 
 
-def write_json(path: PathLike, obj: Any) -> None:
+def write_json(path: files.PathLike, obj: Any) -> None:
   """Writes JSON: numpy and JAX scalars and arrays, paths, named tuples.
 
   Named tuples become objects; arrays become lists. Keys keep their order.
@@ -205,42 +203,18 @@ def write_json(path: PathLike, obj: Any) -> None:
     TypeError: if a value has no JSON form.
   """
   text = json.dumps(_plain(obj), indent=2, allow_nan=False, ensure_ascii=False)
-  atomic_write(path, (text + "\n").encode())
+  files.write(path, (text + "\n").encode())
 
 
-def write_npy(path: PathLike, array: npt.ArrayLike) -> None:
+def write_npy(path: files.PathLike, array: npt.ArrayLike) -> None:
   """Writes one array in numpy's own format, atomically."""
   buffer = io.BytesIO()
   np.save(buffer, np.asarray(array))
-  atomic_write(path, buffer.getvalue())
+  files.write(path, buffer.getvalue())
 
 
-def atomic_write(path: PathLike, data: bytes) -> None:
-  """Writes a whole file through a temporary one beside it.
-
-  >>> import tempfile, pathlib
-  >>> with tempfile.TemporaryDirectory() as folder:
-  ...   atomic_write(pathlib.Path(folder, "new", "a.txt"), b"done")
-  ...   print([p.name for p in pathlib.Path(folder, "new").iterdir()])
-  ['a.txt']
-  """
-  path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  # In the same folder: os.replace is atomic only within one file system. A
-  # plain open, unlike tempfile, gives the permissions the user's umask asks.
-  temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-  try:
-    with open(temporary, "xb") as file:
-      file.write(data)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
-def _write_lines(path: PathLike, lines: Iterable[str]) -> None:
-  atomic_write(path, "".join(lines).encode("ascii"))
+def _write_lines(path: files.PathLike, lines: Iterable[str]) -> None:
+  files.write(path, "".join(lines).encode("ascii"))
 
 
 def _encode_ids(name: str, ids: Sequence[object]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Answers queries over your own documents with each decoder, side by side.
+r"""Answers queries over your own documents with each decoder, side by side.
 
-  python -m experiments.search --workdir=runs/demo --documents=notes.jsonl \\
+  python -m experiments.search --workdir=runs/demo --documents=notes.jsonl \
     --query="interpolate data and integrate the result"
   python -m experiments.search --encoder=minilm --documents=notes.txt
 

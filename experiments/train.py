@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +24,11 @@ from absl import app, flags, logging
 from flax import nnx
 from ml_collections import config_flags
 
+from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import fetch, pretrained, text_encoder, tokenization
-from nnn_jax.core import gradients
-from nnn_jax.solvers import fista
+from nnn_jax.models import fetch, text_encoder, tokenization
 from nnn_jax.training import loop, selection, stages
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
@@ -181,10 +179,7 @@ def check_settings(
   path = workdir / "config.json"
   settings = json.loads(config.to_json_best_effort())
   if not path.exists():
-    workdir.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(settings, indent=2))
-    os.replace(temporary, path)
+    files.write(path, json.dumps(settings, indent=2))
     return
   old = json.loads(path.read_text())
   changed = sorted(

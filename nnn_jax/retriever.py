@@ -43,8 +43,9 @@ def retrieve(
     DecodeResult with a leading `[num_queries]` axis.
 
   >>> from nnn_jax.decoders import dense
+  >>> config = dense.DenseConfig()
   >>> result = retrieve(
-  ...   dense.decode, (), jnp.eye(2), jnp.eye(2), k=1, config=dense.DenseConfig()
+  ...   dense.decode, (), jnp.eye(2), jnp.eye(2), k=1, config=config
   ... )
   >>> result.indices.tolist()
   [[0], [1]]

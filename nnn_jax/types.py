@@ -44,5 +44,8 @@ class DecodeFn(Protocol):
     corpus: Any,
     *,
     k: int,
+    config: Any = ...,
     where: Array | None = None,
-  ) -> DecodeResult: ...
+  ) -> DecodeResult:
+    """Decodes one query; batch with `jax.vmap`."""
+    ...

@@ -16,7 +16,6 @@ import numpy as np
 from nnn_jax import types
 from nnn_jax.core import linalg
 
-
 T = TypeVar("T", bound=tuple)
 
 
@@ -173,7 +172,7 @@ def check_params(
   A Python float and a float32 scalar would compile separately (weak types).
 
   Raises:
-    ValueError: If they are not as many scalars as `kind` has fields.
+    ValueError: If there are not as many scalars as `kind` has fields.
   """
   fields = kind._fields  # type: ignore[attr-defined]
   values = tuple(params) if isinstance(params, (tuple, list)) else (params,)

@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import abc
 import pathlib
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
 
 import tensorflow_datasets as tfds
@@ -114,7 +117,10 @@ def source_files(
     present = {name: path for name, path in files.items() if path.is_file()}
     return present, str(folder)
   try:
-    paths = dl_manager.download(dict(urls))
+    for url in urls.values():
+      _check_reachable(url)
+    # One by one: when a file fails, no other is left retrying in a thread.
+    paths = {name: dl_manager.download(url) for name, url in urls.items()}
   except Exception as error:
     # Whatever the downloader raises, a user needs the way out by hand.
     listing = "\n".join(f"  {name}: {url}" for name, url in urls.items())
@@ -123,6 +129,15 @@ def source_files(
       f"into a folder and pass it as manual_dir:\n{listing}"
     ) from error
   return {name: pathlib.Path(path) for name, path in paths.items()}, "download"
+
+
+def _check_reachable(url: str) -> None:
+  """Raises OSError at once where TFDS would retry for three minutes."""
+  if urllib.request.getproxies():
+    return  # A proxy reaches what this machine cannot.
+  parts = urllib.parse.urlsplit(url)
+  port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+  socket.create_connection((parts.hostname, port), timeout=10).close()
 
 
 def manual_folder(

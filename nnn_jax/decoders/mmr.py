@@ -74,7 +74,7 @@ def decode(
 
   >>> corpus = jnp.asarray([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8]])
   >>> query = jnp.asarray([1.0, 0.0])
-  >>> decode(MmrParams(0.5), query, corpus, k=2).indices.tolist()
+  >>> decode(MmrParams(0.25), query, corpus, k=2).indices.tolist()
   [0, 2]
   """
   checks.check_choice("config", config, (MmrConfig,))

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nnn_jax.models import text_encoder
+from nnn_jax.core import linalg
 
 _INITIAL_GATE = -5.0
 
@@ -86,4 +86,4 @@ class Adapter(nnx.Module):
     share = jax.nn.sigmoid(self.gate[...])
     hidden = jax.nn.gelu(self.mlp_in(x), approximate=False)
     mixed = (1.0 - share) * x + share * self.mlp_out(hidden)
-    return text_encoder.l2_normalize(mixed)
+    return linalg.normalize(mixed)

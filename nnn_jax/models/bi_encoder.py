@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,17 +19,24 @@ import safetensors.numpy
 import tqdm
 from flax import nnx
 
+from nnn_jax import files
 from nnn_jax.models import adapter as adapter_lib
 from nnn_jax.models import pretrained, text_encoder, tokenization
 
 # Batches are cut to a multiple of so many tokens: few shapes to compile, and
 # little padding to compute.
 _LENGTH_STEP = 16
+_DESCRIPTION = "bi_encoder.json"
 
 
 @partial(jax.jit, static_argnums=0)
 def _apply(graphdef, params, *args):
   return nnx.merge(graphdef, params)(*args)
+
+
+def _name(path: Any) -> str:
+  """The name of a parameter in a file, such as "mlp_in.kernel"."""
+  return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def encode_tokens(
@@ -143,39 +147,27 @@ class BiEncoder:
       folder: Where to.
       metadata: JSON-able facts about how it was trained; kept as they are.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = pathlib.Path(
-      tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
-    )
-    try:
+    with files.new_folder(folder) as temporary:
       pretrained.save(temporary / "query", self.query_encoder, self.tokenizer)
       pretrained.save(
         temporary / "document", self.document_encoder, self.tokenizer
       )
       if self.adapter is not None:
         _, state = nnx.split(self.adapter)
-        flat = {
-          jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
-          for path, x in jax.tree_util.tree_leaves_with_path(state)
-        }
-        safetensors.numpy.save_file(flat, temporary / "adapter.safetensors")
+        safetensors.numpy.save_file(
+          {
+            _name(path): np.asarray(value)
+            for path, value in jax.tree_util.tree_leaves_with_path(state)
+          },
+          temporary / "adapter.safetensors",
+        )
       description = {
         "query_length": self.query_length,
         "document_length": self.document_length,
-        "adapter": None
-        if self.adapter is None
-        else dataclasses.asdict(self.adapter.config),
+        "adapter": self.adapter and dataclasses.asdict(self.adapter.config),
         "metadata": metadata,
       }
-      (temporary / "bi_encoder.json").write_text(
-        json.dumps(description, indent=2)
-      )
-      if folder.exists():
-        shutil.rmtree(folder)
-      os.replace(temporary, folder)
-    except BaseException:
-      shutil.rmtree(temporary, ignore_errors=True)
-      raise
+      files.write(temporary / _DESCRIPTION, json.dumps(description, indent=2))
 
   @classmethod
   def load(cls, folder: pathlib.Path) -> tuple[BiEncoder, dict[str, Any]]:
@@ -187,10 +179,10 @@ class BiEncoder:
     Raises:
       ValueError: If the folder does not hold one.
     """
-    path = folder / "bi_encoder.json"
+    path = folder / _DESCRIPTION
     if not path.exists():
       raise ValueError(
-        f"{folder} holds no trained bi-encoder (bi_encoder.json is missing): "
+        f"{folder} holds no trained bi-encoder ({_DESCRIPTION} is missing): "
         "train one with `python -m experiments.train`."
       )
     description = json.loads(path.read_text())
@@ -202,12 +194,9 @@ class BiEncoder:
         adapter_lib.AdapterConfig(**description["adapter"]), rngs=nnx.Rngs(0)
       )
       graphdef, state = nnx.split(adapter)
-      flat = safetensors.numpy.load_file(folder / "adapter.safetensors")
+      stored = safetensors.numpy.load_file(folder / "adapter.safetensors")
       state = jax.tree_util.tree_map_with_path(
-        lambda path, _: flat[
-          jax.tree_util.keystr(path, simple=True, separator=".")
-        ],
-        state,
+        lambda path, _: stored[_name(path)], state
       )
       adapter = nnx.merge(graphdef, state)
     bi_encoder = cls(

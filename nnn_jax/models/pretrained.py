@@ -16,7 +16,6 @@ import os
 import pathlib
 import re
 import shutil
-import uuid
 
 import jax.numpy as jnp
 import ml_dtypes  # Also teaches safetensors to read bfloat16 into numpy.
@@ -25,6 +24,7 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
+from nnn_jax import files
 from nnn_jax.models import fetch, hugging_face, text_encoder, tokenization
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -137,16 +137,15 @@ def save(
       f" vocab_size is {config.vocab_size}; save the tokenizer it was trained"
       " with."
     )
-  files = hugging_face.config_files(config, pad_id=tokenizer.pad_id)
+  contents = hugging_face.config_files(config, pad_id=tokenizer.pad_id)
   names = hugging_face.tensor_names(config, hugging_face.family_of(config))
   state = nnx.to_flat_state(nnx.state(encoder, nnx.Param))
   tensors = {
     names[path]: hugging_face.to_parameter(path, np.asarray(parameter[...]))
     for path, parameter in state
   }
-  temporary = target.with_name(f".{target.name}.new-{uuid.uuid4().hex}")
-  try:
-    for name, content in files.items():
+  with files.new_folder(target) as temporary:
+    for name, content in contents.items():
       path = temporary / name
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -158,9 +157,6 @@ def save(
     )
     # safetensors makes it readable by its owner alone.
     shutil.copymode(temporary / "config.json", temporary / "model.safetensors")
-    _replace_folder(temporary, target)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _resolve(source: str | os.PathLike[str]) -> pathlib.Path:
@@ -265,20 +261,3 @@ def _check_replaceable(target: pathlib.Path) -> None:
       f"{target} holds files that saving would delete: {', '.join(foreign)}."
       " Save to a new folder."
     )
-
-
-def _replace_folder(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Renames `source` to `target`; on failure the old folder is put back."""
-  if not target.exists():
-    os.replace(source, target)
-    return
-  # A folder cannot be renamed over one with contents, so the old one steps
-  # aside first.
-  old = target.with_name(f".{target.name}.old-{uuid.uuid4().hex}")
-  os.replace(target, old)
-  try:
-    os.replace(source, target)
-  except OSError:
-    os.replace(old, target)
-    raise
-  shutil.rmtree(old, ignore_errors=True)

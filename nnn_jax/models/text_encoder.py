@@ -23,9 +23,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from nnn_jax.core import linalg
+
 Pooling = Literal["mean", "cls"]
 
-_NORM_EPS = 1e-12
 # The standard deviation of every BERT weight at the start.
 _INIT = nnx.initializers.normal(stddev=0.02)
 
@@ -92,27 +93,6 @@ class TextEncoderConfig:
       raise ValueError(
         f'pooling must be "mean" or "cls", got {self.pooling!r}.'
       )
-
-
-def l2_normalize(x: jax.Array, *, eps: float = _NORM_EPS) -> jax.Array:
-  """Scales the last axis to unit L2 norm; zero stays zero.
-
-  x rsqrt(max(sum x^2, eps^2)): unlike x / max(||x||, eps), its gradient at
-  x = 0 is finite.
-
-  Args:
-    x: `[..., dim]`.
-    eps: norms below this are treated as `eps`.
-
-  Returns:
-    `[..., dim]`.
-
-  >>> print(l2_normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
-  [[0.6 0.8]
-   [0.  0. ]]
-  """
-  squared_norm = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
-  return x * jax.lax.rsqrt(jnp.maximum(squared_norm, eps**2))
 
 
 def _linear(in_dim: int, out_dim: int, rngs: nnx.Rngs) -> nnx.Linear:
@@ -262,7 +242,7 @@ class TextEncoder(nnx.Module):
     for layer in self.layers:
       x = layer(x, mask)
     x = _pool(x, mask, self.config.pooling)
-    return l2_normalize(x) if self.config.normalize else x
+    return linalg.normalize(x) if self.config.normalize else x
 
 
 def _pool(x: jax.Array, mask: jax.Array, pooling: Pooling) -> jax.Array:

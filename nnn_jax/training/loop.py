@@ -156,7 +156,9 @@ def fit(
     state, meta = latest.restore(state)
     progress = Progress(**meta)
     logging.info("Resuming %s at step %d.", folder, progress.step)
-  writer = writers.MetricsWriter(folder, resume_step=progress.step)
+  # Without a checkpoint step 0 is validated again: its record goes too.
+  resume_step = progress.step if progress.epochs >= 0 else -1
+  writer = writers.MetricsWriter(folder, resume_step=resume_step)
 
   def save():
     latest.save(progress.step, state, dataclasses.asdict(progress))

@@ -59,6 +59,8 @@ def select(
   Returns:
     (the best candidate, metrics of each candidate in order).
   """
+  if not candidates:
+    raise ValueError("candidates is empty: name at least one to choose from.")
   values = []
   for params in tqdm.tqdm(
     candidates,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from collections.abc import Mapping
 
 import tensorboardX
+
+from nnn_jax import files
 
 
 class MetricsWriter:
@@ -24,9 +25,7 @@ class MetricsWriter:
     folder.mkdir(parents=True, exist_ok=True)
     self._path = folder / "metrics.jsonl"
     kept = [r for r in read_metrics(folder) if r["step"] <= resume_step]
-    temporary = self._path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(r) + "\n" for r in kept))
-    os.replace(temporary, self._path)
+    files.write(self._path, "".join(json.dumps(r) + "\n" for r in kept))
     self._file = self._path.open("a")
     self._board = tensorboardX.SummaryWriter(
       str(folder / "tensorboard"), purge_step=resume_step + 1

@@ -1,9 +1,11 @@
-"""Each builder on a few hand-written rows that hold the faults of its source."""
+"""Each builder on hand-written rows that hold the faults of its source."""
 
 import functools
 import http.server
 import json
+import socket
 import threading
+import time
 
 import pytest
 
@@ -92,7 +94,7 @@ def test_changed_files_are_read_again(tmp_path, data_dir):
 def test_missing_file_is_named_with_folder_and_address(tmp_path, data_dir):
   _write_toollens(tmp_path)
   (tmp_path / "queries.jsonl").unlink()
-  with pytest.raises(FileNotFoundError, match="lacks queries.jsonl") as error:
+  with pytest.raises(FileNotFoundError, match=r"lacks queries\.jsonl") as error:
     pipeline.load("toollens", data_dir=data_dir, manual_dir=tmp_path)
   assert str(tmp_path) in str(error.value)
   assert "https://raw.githubusercontent.com/quchangle1" in str(error.value)
@@ -136,6 +138,16 @@ def test_failed_download_says_what_to_do(web, tmp_path, monkeypatch):
   with pytest.raises(FileNotFoundError, match="pass it as manual_dir") as error:
     pipeline.load("toollens", data_dir=tmp_path / "prepared")
   assert f"corpus.jsonl: {address}corpus.jsonl" in str(error.value)
+
+
+def test_without_network_it_fails_at_once(tmp_path, monkeypatch):
+  with socket.create_server(("127.0.0.1", 0)) as closed:
+    address = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+  monkeypatch.setattr(toollens_dataset_builder, "_URL", address)
+  start = time.monotonic()
+  with pytest.raises(FileNotFoundError, match="ConnectionRefusedError"):
+    pipeline.load("toollens", data_dir=tmp_path / "prepared")
+  assert time.monotonic() - start < 20
 
 
 def test_toolbank(tmp_path, data_dir):

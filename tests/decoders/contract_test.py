@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from nnn_jax.core import gradients, sharding
 from nnn_jax.decoders import dense, mmr, nnn
 from nnn_jax.solvers import fista
@@ -145,9 +146,10 @@ def test_vmap_equals_loop(row, batch):
 def test_vmap_with_published_axes(row):
   _, corpus = row.make_inputs(0)
   queries = np.stack([row.make_inputs(s)[0] for s in (1, 2)])
-  decode = lambda params, query, corpus: row.decode(
-    query, corpus, params=params
-  )
+
+  def decode(params, query, corpus):
+    return row.decode(query, corpus, params=params)
+
   result = jax.vmap(decode, in_axes=(None, 0, None))(
     row.params, queries, corpus
   )
@@ -191,7 +193,10 @@ def test_gradient_reaches_inputs_and_is_finite(row):
 def test_gradient_is_finite_where_places_are_missing(row):
   query, corpus = row.make_inputs(0)
   where = np.arange(NUM_DOCS) < K - 2
-  total = lambda *x: jnp.sum(row.decode(*x, where=where).scores)
+
+  def total(*x):
+    return jnp.sum(row.decode(*x, where=where).scores)
+
   for value in jax.grad(total, argnums=(0, 1))(query, corpus):
     assert np.isfinite(value).all()
     assert np.abs(value).max() > 1e-3
@@ -267,7 +272,10 @@ def test_sharded_equals_unsharded(row):
 def test_a_sharded_corpus_is_not_gathered(row, batch):
   """Devices exchange k candidates each: nothing of num_docs rows."""
   query, corpus = row.make_inputs(0, num_docs=64)
-  decode = lambda q, rows, where: row.decode(q, rows, where=where)
+
+  def decode(q, rows, where):
+    return row.decode(q, rows, where=where)
+
   if batch is not None:
     query = np.stack([query] * batch)
     decode = jax.vmap(decode, in_axes=(0, None, None))
@@ -368,9 +376,9 @@ def test_bad_shapes_and_dtypes(row):
   where = np.ones(NUM_DOCS, bool)
 
   def message(*args, **kwargs):
-    with pytest.raises(ValueError, match=".") as eager:
+    with pytest.raises(ValueError, match=r".") as eager:
       row.decode(*args, **kwargs)
-    with pytest.raises(ValueError, match=".") as traced:
+    with pytest.raises(ValueError, match=r".") as traced:
       jax.eval_shape(lambda: row.decode(*args, **kwargs))
     assert str(eager.value) == str(traced.value)
     return str(eager.value)
@@ -420,7 +428,7 @@ def test_batched_params_suggest_vmap(row):
     pytest.skip("no params")
   query, corpus = row.make_inputs(0)
   params = jax.tree.map(lambda p: jnp.full(2, p), row.params)
-  with pytest.raises(ValueError, match="jax.vmap over params"):
+  with pytest.raises(ValueError, match=r"jax\.vmap over params"):
     row.decode(query, corpus, params=params)
   swept = jax.vmap(lambda p: row.decode(query, corpus, params=p))(params)
   assert swept.indices.shape == (2, K)
@@ -473,9 +481,7 @@ def test_non_finite_values_are_flagged(row, bad):
     if row.skips_nan:
       kept = np.delete(np.arange(NUM_DOCS), 4)
       expected = row.decode(query, corpus[kept], k=NUM_DOCS - 1)
-      np.testing.assert_array_equal(
-        result.indices[:-1], kept[expected.indices]
-      )
+      np.testing.assert_array_equal(result.indices[:-1], kept[expected.indices])
 
 
 @per_decoder
@@ -536,9 +542,7 @@ def test_inside_jit_and_export(row):
   exported = jax.export.export(fn)(
     jax.tree.map(jnp.float32, row.params), query, corpus
   )
-  result = exported.call(
-    jax.tree.map(jnp.float32, row.params), query, corpus
-  )
+  result = exported.call(jax.tree.map(jnp.float32, row.params), query, corpus)
   assert_same(type(expected)(*result), expected, 1e-6)
 
 
@@ -547,7 +551,10 @@ def test_params_inside_grad(row):
   if row.params == ():
     pytest.skip("no params")
   query, corpus = row.make_inputs(0)
-  total = lambda params: jnp.sum(row.decode(query, corpus, params=params).scores)
+
+  def total(params):
+    return jnp.sum(row.decode(query, corpus, params=params).scores)
+
   for value in jax.tree.leaves(jax.grad(total)(row.params)):
     assert np.isfinite(value)
     assert abs(float(value)) > 1e-3

@@ -3,6 +3,7 @@
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
+
 from nnn_jax.decoders import dense
 
 

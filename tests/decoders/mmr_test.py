@@ -5,15 +5,14 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+
 from nnn_jax.decoders import dense, mmr
 
 
 def brute_force(trade_off, query, corpus, k, where=None):
   """The definition, one comparison at a time."""
   selected, values = [], []
-  allowed = [
-    i for i in range(len(corpus)) if where is None or bool(where[i])
-  ]
+  allowed = [i for i in range(len(corpus)) if where is None or bool(where[i])]
   for _ in range(k):
     best, best_key, best_value = -1, -np.inf, -np.inf
     for i in allowed:
@@ -123,7 +122,10 @@ def test_where_leaves_documents_out_of_redundancy_too():
 def test_a_sweep_by_vmap_equals_the_loop():
   query, corpus = (np.float32(x) for x in world(5, lean=1.0))
   values = np.linspace(0, 1, 11, dtype=np.float32)
-  decode = lambda t: mmr.decode(mmr.MmrParams(t), query, corpus, k=5)
+
+  def decode(t):
+    return mmr.decode(mmr.MmrParams(t), query, corpus, k=5)
+
   swept = jax.vmap(decode)(values)
   for i, value in enumerate(values):
     np.testing.assert_array_equal(swept.indices[i], decode(value).indices)

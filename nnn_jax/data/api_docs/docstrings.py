@@ -138,6 +138,7 @@ def _docstring(member: object) -> str:
 def _signature(member: object) -> str:
   try:
     signature = str(inspect.signature(member))  # type: ignore[arg-type]
+    signature = re.sub(r" at 0x[0-9a-f]+", "", signature)  # Differs each run.
     # What every ufunc takes tells nothing about this one.
     return re.sub(r", /, out=None, \*, where=True, casting=.*", ")", signature)
   except (ValueError, TypeError):  # Some compiled functions have none.

@@ -1,0 +1,1 @@
+"""One file an experiment, its command on top."""

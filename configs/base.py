@@ -1,0 +1,47 @@
+"""Settings that the experiments share; each config says what it changes.
+
+The stages' settings and their published defaults are documented in
+`nnn_jax.training.stages`.
+"""
+
+import dataclasses
+
+import ml_collections
+from ml_collections import config_dict
+
+from nnn_jax.training import stages
+
+
+def get_config() -> ml_collections.ConfigDict:
+  config = ml_collections.ConfigDict()
+  config.dataset = "api_docs"
+  config.data_dir = config_dict.placeholder(str)  # None: TFDS's own.
+  config.manual_dir = config_dict.placeholder(str)  # None: download.
+  config.seed = 0
+  config.batch_size = 64
+  config.checkpoint_every = 50  # Steps.
+
+  # A folder, a hub name, "minilm", "scratch", or "auto" (MiniLM if its
+  # weights can be had, else scratch).
+  config.encoder = "auto"
+  config.query_length = 64  # Tokens.
+  config.document_length = 64
+  config.scratch = ml_collections.ConfigDict()
+  config.scratch.vocab_size = 8192
+  config.scratch.dim = 128
+  config.scratch.num_layers = 2
+  config.scratch.num_heads = 4
+  config.scratch.mlp_dim = 512
+  config.scratch.max_length = 128
+
+  config.dense = ml_collections.ConfigDict(
+    dataclasses.asdict(stages.DenseStage())
+  )
+  config.nnn_tr = ml_collections.ConfigDict(
+    dataclasses.asdict(stages.NnnStage())
+  )
+  config.nnn_tr.remat_every = config_dict.placeholder(int)
+  # None: the penalties of NNN-Fix, chosen on validation.
+  config.nnn_tr.l1 = config_dict.placeholder(float)
+  config.nnn_tr.l2 = config_dict.placeholder(float)
+  return config

@@ -1,0 +1,289 @@
+"""Tests of nnn_jax.training.stages, with an encoder of 16 dimensions."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny_beir
+from flax import nnx
+
+from nnn_jax import metrics, retriever
+from nnn_jax.data import pipeline
+from nnn_jax.decoders import dense, nnn
+from nnn_jax.models import bi_encoder, text_encoder, tokenization
+from nnn_jax.training import stages
+
+BATCH = 16
+DENSE = stages.DenseStage(learning_rate=5e-3)
+NNN = stages.NnnStage(learning_rate=5e-3, adapter_hidden=8, num_steps=10)
+PENALTIES = nnn.NnnParams(0.01, 0.1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("beir") / "tiny"
+  return pipeline.load(f"beir:{tiny_beir.write(folder)}")
+
+
+@pytest.fixture(scope="module")
+def encoder(dataset):
+  tokenizer = tokenization.Tokenizer.train(dataset.doc_texts, vocab_size=300)
+  config = text_encoder.TextEncoderConfig(
+    vocab_size=tokenizer.vocab_size,
+    dim=16,
+    num_layers=1,
+    num_heads=2,
+    mlp_dim=32,
+    max_length=16,
+  )
+  one, two = (
+    text_encoder.TextEncoder(config, rngs=nnx.Rngs(i)) for i in range(2)
+  )
+  return bi_encoder.BiEncoder(
+    query_encoder=one,
+    document_encoder=two,
+    tokenizer=tokenizer,
+    query_length=16,
+    document_length=12,
+  )
+
+
+@pytest.fixture(scope="module")
+def dense_task(encoder, dataset):
+  return stages.dense_task(encoder, dataset, DENSE, batch_size=BATCH, seed=0)
+
+
+@pytest.fixture(scope="module")
+def nnn_task(encoder, dataset):
+  return stages.nnn_task(
+    encoder, dataset, NNN, PENALTIES, batch_size=BATCH, seed=0
+  )
+
+
+def train(task, num_steps, rate):
+  """Returns (losses, gradients of the first step, the last parameters)."""
+  optimizer = optax.adam(rate)
+  params = jax.tree.map(jnp.array, task.params)
+  state = optimizer.init(params)
+
+  @jax.jit
+  def step(params, state, batch):
+    loss, gradients = jax.value_and_grad(task.loss_fn)(
+      params, task.frozen, batch
+    )
+    updates, state = optimizer.update(gradients, state)
+    return optax.apply_updates(params, updates), state, loss, gradients
+
+  values, first = [], None
+  for i in range(num_steps):
+    params, state, loss, gradients = step(params, state, task.batch_fn(i))
+    first = gradients if first is None else first
+    values.append(float(loss))
+  return values, first, params
+
+
+@pytest.fixture(scope="module")
+def dense_run(dense_task):
+  return train(dense_task, 25, 1e-2)
+
+
+@pytest.fixture(scope="module")
+def nnn_run(nnn_task):
+  return train(nnn_task, 25, 1e-2)
+
+
+def check_batches(task, dataset, encoder):
+  """What both stages' batches hold; returns the last one."""
+  train = dataset.splits["train"]
+  seen = []
+  for step in range(task.steps_per_epoch):
+    batch = task.batch_fn(step)
+    rows = batch["query"]
+    seen += rows.tolist()
+    tokens = encoder.tokenizer(
+      [train.texts[row] for row in rows], max_length=encoder.query_length
+    )
+    np.testing.assert_array_equal(batch["query_ids"], tokens.ids)
+    np.testing.assert_array_equal(batch["query_mask"], tokens.mask)
+    np.testing.assert_array_equal(
+      batch["relevant"], train.labels(len(dataset.doc_ids))[rows]
+    )
+    assert batch["relevant"][np.arange(BATCH), batch["positive"]].all()
+    again = task.batch_fn(step)
+    jax.tree.map(np.testing.assert_array_equal, batch, again)
+  # One pass over the split, each query once.
+  assert sorted(seen) == list(range(len(train)))
+  assert task.batch_fn(task.steps_per_epoch)["query"].tolist() != seen[:BATCH]
+  return batch
+
+
+def test_dense_batches(dense_task, dataset, encoder):
+  batch = check_batches(dense_task, dataset, encoder)
+  tokens = encoder.tokenizer(
+    [dataset.doc_texts[row] for row in batch["positive"]],
+    max_length=encoder.document_length,
+  )
+  np.testing.assert_array_equal(batch["document_ids"], tokens.ids)
+  np.testing.assert_array_equal(batch["document_mask"], tokens.mask)
+  assert set(batch) == {
+    "query", "positive", "relevant",
+    "query_ids", "query_mask", "document_ids", "document_mask",
+  }  # fmt: skip
+
+
+def test_nnn_batches(nnn_task, dataset, encoder):
+  batch = check_batches(nnn_task, dataset, encoder)
+  assert not any(name.startswith("document") for name in batch)
+
+
+def test_the_seed_changes_the_batches(encoder, dataset, dense_task):
+  other = stages.dense_task(encoder, dataset, DENSE, batch_size=BATCH, seed=1)
+  assert other.batch_fn(0)["query"].tolist() != (
+    dense_task.batch_fn(0)["query"].tolist()
+  )
+
+
+def test_the_dense_loss_decreases(dense_run):
+  values = dense_run[0]
+  assert values[0] > np.log(BATCH) / 2
+  assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
+
+
+def test_the_nnn_loss_decreases(nnn_run):
+  values = nnn_run[0]
+  assert np.mean(values[-5:]) < 0.9 * np.mean(values[:5])
+
+
+def share_with_gradient(tree):
+  leaves = jax.tree.leaves(tree)
+  assert all(np.isfinite(leaf).all() for leaf in leaves)
+  return np.mean([np.any(np.asarray(leaf) != 0) for leaf in leaves])
+
+
+def test_the_dense_gradient_reaches_both_encoders(dense_run):
+  gradients = dense_run[1]
+  assert set(gradients) == {"query", "document"}
+  for name in gradients:
+    # Nothing but the bias of the keys, which softmax cancels, may have none.
+    assert share_with_gradient(gradients[name]) > 0.9
+
+
+def test_the_nnn_gradient_reaches_query_encoder_and_adapter(nnn_run):
+  gradients = nnn_run[1]
+  assert set(gradients) == {"query", "adapter"}
+  assert share_with_gradient(gradients["query"]) > 0.9
+  assert share_with_gradient(gradients["adapter"]) == 1.0
+
+
+def test_nnn_trains_on_frozen_documents(nnn_task, nnn_run, encoder, dataset):
+  assert nnn_run[0]  # After training.
+  np.testing.assert_array_equal(
+    nnn_task.frozen, encoder.encode_documents(dataset.doc_texts)
+  )
+
+
+def test_training_leaves_the_given_encoder_alone(
+  encoder, dense_task, dense_run, nnn_run
+):
+  assert dense_run[0]
+  assert nnn_run[0]
+  for name in ("query", "document"):
+    _, state = nnx.split(getattr(encoder, f"{name}_encoder"))
+    jax.tree.map(
+      np.testing.assert_array_equal, state, dense_task.params[name]
+    )
+
+
+def evaluate(decode, params, encoder, dataset, config):
+  validation = dataset.splits["validation"]
+  indices = retriever.rank(
+    decode,
+    params,
+    encoder.encode_queries(validation.texts),
+    encoder.encode_documents(dataset.doc_texts),
+    k=5,
+    config=config,
+  )
+  return metrics.evaluate(
+    indices, validation.labels(len(dataset.doc_ids)), ks=(3, 5)
+  )
+
+
+def assert_metrics(got, expected):
+  for k in (3, 5):
+    for name in (f"recall@{k}", f"comp@{k}"):
+      assert got[name] == pytest.approx(float(expected[name])), name
+
+
+def test_dense_validation_is_that_of_the_bi_encoder(
+  dense_task, dense_run, encoder, dataset
+):
+  graphdef, _ = nnx.split(encoder.query_encoder)
+  params = dense_run[2]
+  trained = dataclasses.replace(
+    encoder,
+    query_encoder=nnx.merge(graphdef, params["query"]),
+    document_encoder=nnx.merge(graphdef, params["document"]),
+  )
+  expected = evaluate(dense.decode, (), trained, dataset, dense.DenseConfig())
+  got = dense_task.eval_fn(params)
+  assert_metrics(got, expected)
+  assert got[stages.MONITOR] > 0
+
+
+def test_nnn_validation_is_that_of_the_bi_encoder(
+  nnn_task, nnn_run, encoder, dataset
+):
+  params = nnn_run[2]
+  trained = dataclasses.replace(
+    encoder,
+    query_encoder=nnx.merge(
+      nnx.split(encoder.query_encoder)[0], params["query"]
+    ),
+    adapter=nnx.merge(
+      nnx.split(NNN.make_adapter(16, seed=0))[0], params["adapter"]
+    ),
+  )
+  got = nnn_task.eval_fn(params)
+  assert_metrics(
+    got,
+    evaluate(nnn.decode, PENALTIES, trained, dataset, NNN.decoder_config()),
+  )
+  assert 1 <= got["support_size"] <= tiny_beir.NUM_DOCS
+  assert nnn_task.stop_fn(got) is None
+
+
+def test_penalties_that_empty_every_support_stop_the_run(encoder, dataset):
+  task = stages.nnn_task(
+    encoder, dataset, NNN, nnn.NnnParams(2.0, 0.1), batch_size=BATCH, seed=0
+  )
+  values = task.eval_fn(task.params)
+  assert values["support_size"] == 0
+  assert task.stop_fn(values) == "every weight is zero"
+
+
+def test_masking_false_negatives_lowers_the_loss(dense_task, encoder, dataset):
+  masked = stages.dense_task(
+    encoder,
+    dataset,
+    dataclasses.replace(DENSE, mask_false_negatives=True),
+    batch_size=BATCH,
+    seed=0,
+  )
+  batch = masked.batch_fn(0)
+  # In this batch some query's document is relevant to another query.
+  assert (batch["relevant"][:, batch["positive"]].sum(axis=1) > 1).any()
+  values = [
+    float(jax.jit(task.loss_fn)(task.params, (), batch))
+    for task in (masked, dense_task)
+  ]
+  assert values[0] < values[1]
+
+
+def test_a_batch_larger_than_the_split(encoder, dataset):
+  size = tiny_beir.SIZES["train"] + 1
+  with pytest.raises(ValueError, match=f"batch_size is {size}: expected 1 to"):
+    stages.dense_task(encoder, dataset, DENSE, batch_size=size, seed=0)
