@@ -98,6 +98,8 @@ def check_inputs(
     where=(where, "num_docs"),
   )
   check_k(k, sizes["num_docs"])
+  if sizes["dim"] == 0:
+    raise ValueError("query and corpus have dim = 0: there is nothing to rank.")
   if where is not None:
     where = jnp.asarray(where)
     if where.dtype != jnp.bool_:

@@ -2,9 +2,10 @@
 
 The next document maximises, over the documents not selected yet,
 
-  trade_off corpus_i . query - (1 - trade_off) max_{j selected} corpus_i . corpus_j
+  trade_off u_i . query - (1 - trade_off) max_{j selected} u_i . u_j
 
-The first document is the most relevant one. trade_off = 1 is dense retrieval.
+with u_i the corpus rows. The first document is the most relevant one, and
+trade_off = 1 is dense retrieval.
 
 Reference: Carbonell and Goldstein (1998).
 """

@@ -100,7 +100,8 @@ def decode(
     corpus: `[num_docs, dim]`, unit rows (others work: the step follows them).
     k: How many documents to return, at most num_docs.
     config: Static choices.
-    where: `[num_docs]` bool; False leaves a document out of the problem.
+    where: `[num_docs]` bool; False leaves a document out of the problem. Its
+      row must be finite all the same, and still counts in FISTA's step size.
 
   Returns:
     DecodeResult; `aux` is a NnnAux.

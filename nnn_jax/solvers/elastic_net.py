@@ -58,7 +58,7 @@ class Optimality(NamedTuple):
 
 
 def correlation(problem: Problem, weights: jax.Array) -> jax.Array:
-  """s = corpus (query - corpus^T weights), `[num_docs]`."""
+  """Returns s = corpus (query - corpus^T weights), `[num_docs]`."""
   residual = problem.query - linalg.matmul(weights, problem.corpus)
   return linalg.matmul(problem.corpus, residual)
 

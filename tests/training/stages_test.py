@@ -57,10 +57,30 @@ def dense_task(encoder, dataset):
 
 
 @pytest.fixture(scope="module")
-def nnn_task(encoder, dataset):
+def trained(encoder, dense_run):
+  """What the dense stage leaves; untrained encoders have empty supports."""
+  return with_parameters(encoder, dense_run[2])
+
+
+@pytest.fixture(scope="module")
+def nnn_task(trained, dataset):
   return stages.nnn_task(
-    encoder, dataset, NNN, PENALTIES, batch_size=BATCH, seed=0
+    trained, dataset, NNN, PENALTIES, batch_size=BATCH, seed=0
   )
+
+
+def with_parameters(encoder, params):
+  """The bi-encoder with what a stage trained."""
+  graphdef, _ = nnx.split(encoder.query_encoder)
+  changes = {
+    f"{name}_encoder": nnx.merge(graphdef, params[name])
+    for name in ("query", "document")
+    if name in params
+  }
+  if "adapter" in params:
+    adapter, _ = nnx.split(NNN.make_adapter(16, seed=0))
+    changes["adapter"] = nnx.merge(adapter, params["adapter"])
+  return dataclasses.replace(encoder, **changes)
 
 
 def train(task, num_steps, rate):
@@ -87,12 +107,12 @@ def train(task, num_steps, rate):
 
 @pytest.fixture(scope="module")
 def dense_run(dense_task):
-  return train(dense_task, 25, 1e-2)
+  return train(dense_task, 60, 3e-3)
 
 
 @pytest.fixture(scope="module")
 def nnn_run(nnn_task):
-  return train(nnn_task, 25, 1e-2)
+  return train(nnn_task, 30, 1e-2)
 
 
 def check_batches(task, dataset, encoder):
@@ -149,12 +169,12 @@ def test_the_seed_changes_the_batches(encoder, dataset, dense_task):
 def test_the_dense_loss_decreases(dense_run):
   values = dense_run[0]
   assert values[0] > np.log(BATCH) / 2
-  assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
+  assert np.mean(values[-5:]) < 0.7 * np.mean(values[:5])
 
 
 def test_the_nnn_loss_decreases(nnn_run):
   values = nnn_run[0]
-  assert np.mean(values[-5:]) < 0.9 * np.mean(values[:5])
+  assert np.mean(values[-5:]) < 0.95 * np.mean(values[:5])
 
 
 def share_with_gradient(tree):
@@ -178,23 +198,21 @@ def test_the_nnn_gradient_reaches_query_encoder_and_adapter(nnn_run):
   assert share_with_gradient(gradients["adapter"]) == 1.0
 
 
-def test_nnn_trains_on_frozen_documents(nnn_task, nnn_run, encoder, dataset):
+def test_nnn_trains_on_frozen_documents(nnn_task, nnn_run, trained, dataset):
   assert nnn_run[0]  # After training.
   np.testing.assert_array_equal(
-    nnn_task.frozen, encoder.encode_documents(dataset.doc_texts)
+    nnn_task.frozen, trained.encode_documents(dataset.doc_texts)
   )
 
 
 def test_training_leaves_the_given_encoder_alone(
-  encoder, dense_task, dense_run, nnn_run
+  encoder, trained, dense_task, dense_run, nnn_run
 ):
-  assert dense_run[0]
   assert nnn_run[0]
-  for name in ("query", "document"):
-    _, state = nnx.split(getattr(encoder, f"{name}_encoder"))
-    jax.tree.map(
-      np.testing.assert_array_equal, state, dense_task.params[name]
-    )
+  for one, params in ((encoder, dense_task.params), (trained, dense_run[2])):
+    for name in ("query", "document"):
+      _, state = nnx.split(getattr(one, f"{name}_encoder"))
+      jax.tree.map(np.testing.assert_array_equal, state, params[name])
 
 
 def evaluate(decode, params, encoder, dataset, config):
@@ -219,39 +237,22 @@ def assert_metrics(got, expected):
 
 
 def test_dense_validation_is_that_of_the_bi_encoder(
-  dense_task, dense_run, encoder, dataset
+  dense_task, dense_run, trained, dataset
 ):
-  graphdef, _ = nnx.split(encoder.query_encoder)
-  params = dense_run[2]
-  trained = dataclasses.replace(
-    encoder,
-    query_encoder=nnx.merge(graphdef, params["query"]),
-    document_encoder=nnx.merge(graphdef, params["document"]),
-  )
   expected = evaluate(dense.decode, (), trained, dataset, dense.DenseConfig())
-  got = dense_task.eval_fn(params)
+  got = dense_task.eval_fn(dense_run[2])
   assert_metrics(got, expected)
   assert got[stages.MONITOR] > 0
 
 
 def test_nnn_validation_is_that_of_the_bi_encoder(
-  nnn_task, nnn_run, encoder, dataset
+  nnn_task, nnn_run, trained, dataset
 ):
-  params = nnn_run[2]
-  trained = dataclasses.replace(
-    encoder,
-    query_encoder=nnx.merge(
-      nnx.split(encoder.query_encoder)[0], params["query"]
-    ),
-    adapter=nnx.merge(
-      nnx.split(NNN.make_adapter(16, seed=0))[0], params["adapter"]
-    ),
-  )
-  got = nnn_task.eval_fn(params)
-  assert_metrics(
-    got,
-    evaluate(nnn.decode, PENALTIES, trained, dataset, NNN.decoder_config()),
-  )
+  after = with_parameters(trained, nnn_run[2])
+  config = NNN.decoder_config()
+  expected = evaluate(nnn.decode, PENALTIES, after, dataset, config)
+  got = nnn_task.eval_fn(nnn_run[2])
+  assert_metrics(got, expected)
   assert 1 <= got["support_size"] <= tiny_beir.NUM_DOCS
   assert nnn_task.stop_fn(got) is None
 
