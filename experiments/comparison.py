@@ -37,15 +37,18 @@ class Method(NamedTuple):
   candidates: Sequence[Any]
 
 
+_DENSE = (dense.decode, dense.DenseConfig(), [()])
 _NNN = (nnn.decode, nnn.NnnConfig())
 METHODS = {
-  "dense": Method("dense", "dense", dense.decode, dense.DenseConfig(), [()]),
+  "dense": Method("dense", "dense", *_DENSE),
   "mmr": Method(
     "MMR", "dense", mmr.decode, mmr.MmrConfig(), selection.trade_off_grid()
   ),
   "l1_fix": Method("L1-Fix", "dense", *_NNN, selection.penalty_grid(l2=[0.0])),
   "l2_fix": Method("L2-Fix", "dense", *_NNN, selection.penalty_grid(l1=[0.0])),
   "nnn_fix": Method("NNN-Fix", "dense", *_NNN, selection.penalty_grid()),
+  # What of NNN-Tr's gain is the encoder's, and what the decoder's.
+  "dense_tr": Method("dense, NNN-Tr encoder", "nnn_tr", *_DENSE),
   "nnn_tr": Method("NNN-Tr", "nnn_tr", *_NNN, selection.penalty_grid()),
 }
 
@@ -65,7 +68,7 @@ class Chosen(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-  """Attributes: queries `[num_queries, dim]`, corpus, labels, ids."""
+  """Attributes: queries `[num_queries, dim]`, corpus, labels."""
 
   queries: np.ndarray
   corpus: np.ndarray
@@ -115,10 +118,13 @@ class Encoded:
     return embeddings
 
 
-def choose(method: Method, validation: Embeddings) -> Chosen:
+def choose(
+  method: Method, encoded: Encoded, dataset: pipeline.RetrievalDataset
+) -> Chosen:
   """Chooses a method's parameters by Comp@5 on validation."""
   if len(method.candidates) == 1:
     return Chosen(method, method.candidates[0], [])
+  validation = encoded.split(dataset, "validation")
   best, values = selection.select(
     method.decode,
     method.candidates,

@@ -41,7 +41,12 @@ _MANUAL_DIR = flags.DEFINE_multi_string(
 )
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Prepared data sets.")
 _DECODERS = flags.DEFINE_list(
-  "decoders", ["dense", "mmr", "nnn_fix", "nnn_tr"], "Rows of the table."
+  "decoders",
+  ["dense", "mmr", "nnn_fix", "dense_tr", "nnn_tr"],
+  "Rows of the table.",
+)
+_SPLITS = flags.DEFINE_list(
+  "splits", ["test"], 'Query splits, such as "test,see_also"; or "all".'
 )
 _ENCODER = flags.DEFINE_string(
   "encoder", None, "A pretrained encoder, frozen, in place of a trained one."
@@ -100,6 +105,57 @@ def _trained_on(workdir: pathlib.Path) -> dict[str, Any]:
   return json.loads(path.read_text())
 
 
+def _splits(dataset: pipeline.RetrievalDataset) -> list[str]:
+  """The held-out splits asked for, as far as the data set has them."""
+  held_out = [s for s in dataset.splits if s not in ("train", "validation")]
+  if _SPLITS.value == ["all"]:
+    return held_out
+  splits = [split for split in held_out if split in _SPLITS.value]
+  if not splits:
+    raise ValueError(
+      f"splits {_SPLITS.value} hold none of {dataset.name}'s held-out splits: "
+      f"choose from {', '.join(held_out)}, or all."
+    )
+  return splits
+
+
+def _load(
+  names: Sequence[str], config: dict[str, Any]
+) -> list[pipeline.RetrievalDataset]:
+  """Loads the data sets; a further one that cannot be had is left out."""
+  manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
+  if config.get("manual_dir"):
+    manual.setdefault(config["dataset"], config["manual_dir"])
+  datasets = []
+  for name in names:
+    try:
+      datasets.append(
+        pipeline.load(
+          name,
+          data_dir=_DATA_DIR.value or config.get("data_dir"),
+          manual_dir=manual.get(name),
+        )
+      )
+    except (FileNotFoundError, RuntimeError) as error:
+      if name == names[0]:
+        raise
+      logging.warning("Leaving %s out: %s", name, error)
+  return datasets
+
+
+def _selector(
+  dataset: pipeline.RetrievalDataset, first: pipeline.RetrievalDataset
+) -> pipeline.RetrievalDataset:
+  """The data set on whose validation split parameters are chosen."""
+  selector = dataset if "validation" in dataset.splits else first
+  if "validation" not in selector.splits:
+    raise ValueError(
+      f"{dataset.name} has no validation split to choose parameters on: "
+      "name a data set that has one first in --datasets."
+    )
+  return selector
+
+
 def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
   """Runs the comparison and returns the report, in Markdown."""
   unknown = set(decoders) - set(comparison.METHODS)
@@ -114,52 +170,25 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
   names = _DATASETS.value or [config.get("dataset")]
   if names == [None]:
     raise ValueError("datasets must be named with --encoder.")
-  manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
-  if config.get("manual_dir"):
-    manual.setdefault(config["dataset"], config["manual_dir"])
-  datasets, sections = [], []
-  for name in names:
-    try:
-      datasets.append(
-        pipeline.load(
-          name,
-          data_dir=_DATA_DIR.value or config.get("data_dir"),
-          manual_dir=manual.get(name),
-        )
-      )
-    except (FileNotFoundError, RuntimeError) as error:
-      if name == names[0]:
-        raise
-      # A further data set that cannot be downloaded is no reason to stop.
-      logging.warning("Leaving %s out: %s", name, error)
-      sections.append(f"### {name}: left out, its files could not be had.")
+  datasets = _load(names, config)
   encoders = load_encoders(workdir, decoders)
   out = workdir / "evaluation"
   results: dict[str, Any] = {"machine": _machine(), "data_sets": {}}
+  sections = []
   chosen_on: dict[str, dict[str, comparison.Chosen]] = {}
   for dataset in datasets:
-    selector = dataset if "validation" in dataset.splits else datasets[0]
-    if "validation" not in selector.splits:
-      raise ValueError(
-        f"{dataset.name} has no validation split to choose parameters on: "
-        "name a data set that has one first in --datasets."
-      )
+    selector = _selector(dataset, datasets[0])
     if selector.name not in chosen_on:
       chosen_on[selector.name] = {
-        name: comparison.choose(
-          comparison.METHODS[name],
-          encoders[comparison.METHODS[name].stage].split(
-            selector, "validation"
-          ),
-        )
-        for name in decoders
+        name: comparison.choose(method, encoders[method.stage], selector)
+        for name, method in comparison.METHODS.items()
+        if name in decoders
       }
-    chosen = chosen_on[selector.name]
-    for split in dataset.splits:
-      if split in ("train", "validation"):
-        continue
-      rows = _evaluate_split(dataset, split, chosen, encoders, out)
+    for split in _splits(dataset):
       title = f"{dataset.name}, {split}"
+      rows = _evaluate_split(
+        dataset, split, chosen_on[selector.name], encoders, out
+      )
       results["data_sets"][title] = {
         "rows": rows,
         "parameters_chosen_on": f"{selector.name}, validation",
@@ -167,8 +196,9 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
       }
       sections.append(
         f"### {title}: {len(dataset.splits[split]):,} queries, "
-        f"{len(dataset.doc_ids):,} documents\n\n"
-        f"{report.markdown_table(rows, list(rows[0]), digits=2)}\n\n"
+        f"{len(dataset.doc_ids):,} documents "
+        f"({dataset.metadata.get('source', dataset.name)})\n\n"
+        f"{report.markdown_table(rows, list(rows[0]), digits=2).rstrip()}\n\n"
         f"Parameters chosen on {selector.name}, validation."
       )
   chosen = chosen_on[datasets[0].name]
@@ -176,10 +206,13 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
     name: one.params._asdict() for name, one in chosen.items() if one.params
   }
   _draw(datasets[0], chosen, encoders, workdir, out)
+  left_out = [name for name in names if name not in {d.name for d in datasets}]
+  if left_out:
+    sections.append(f"Left out, files not to be had: {', '.join(left_out)}.")
+  sections.append(f"Figures, runs and qrels: {out}\n")
   text = "\n\n".join(sections)
-  text += f"\n\nFigures, runs and qrels: {out}\n"
   report.write_json(out / "results.json", results)
-  files.write(out / "results.md", text.encode())
+  files.write(out / "results.md", text)
   return text
 
 
@@ -214,6 +247,14 @@ def _evaluate_split(dataset, split, chosen, encoders, out):
   return rows
 
 
+def _dense_comp(dataset, split, chosen, encoders):
+  if "dense" not in chosen:
+    return None
+  embeddings = encoders["dense"].split(dataset, split)
+  _, _, comp = comparison.measure(chosen["dense"], embeddings)
+  return float(np.mean(comp[embeddings.labels.any(axis=1)]))
+
+
 def _draw(dataset, chosen, encoders, workdir, out):
   """Heat map (validation), steps curve (test) and training curves."""
   shape = (len(selection.PENALTIES), len(selection.PENALTIES))
@@ -244,6 +285,7 @@ def _draw(dataset, chosen, encoders, workdir, out):
     figures.steps_curve(
       curves,
       out / "figures" / f"{_slug(dataset, 'steps')}.png",
+      dense=_dense_comp(dataset, split, chosen, encoders),
       metric=f"{split} Comp@5",
     )
   for stage in encoders:

@@ -143,9 +143,7 @@ def answer(
     title = searcher.method.label
     described = comparison.describe_params(searcher.params)
     title += f" ({described})" if described else ""
-    sections.append(
-      f"{title}\n\n{report.markdown_table(rows, list(rows[0]))}"
-    )
+    sections.append(f"{title}\n\n{report.markdown_table(rows, list(rows[0]))}")
   return "\n\n".join(sections)
 
 

@@ -128,6 +128,7 @@ def test_gradients_reach_queries_corpus_and_penalties():
     corpus = jnp.asarray(unit_rows(1, 6, 5), jnp.float64)
     labels = jnp.asarray([[1, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0]], bool)
 
+    @jax.jit
     def loss(params, queries, corpus):
       return retriever.weights_loss(
         nnn.decode, params, queries, corpus, labels, config=config

@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 NUM_DOCS = 24
-SIZES = {"train": 48, "validation": 16, "test": 20}
+SIZES = {"train": 160, "validation": 32, "test": 20}
 _SYLLABLES = ("ba", "ko", "mi", "tu", "re", "so")
 # Invented words: each document has two that no other document has.
 _WORDS = ["".join(s) for s in itertools.product(_SYLLABLES, repeat=3)]

@@ -217,9 +217,7 @@ def fit(
       progress.step += 1
       bar.update()
       bar.set_postfix(loss=f"{metrics['loss']:.4f}", refresh=False)
-      writer.write(
-        progress.step, {f"train/{k}": v for k, v in metrics.items()}
-      )
+      writer.write(progress.step, {f"train/{k}": v for k, v in metrics.items()})
       at_epoch_end = progress.step % task.steps_per_epoch == 0
       if at_epoch_end:
         validate()

@@ -73,9 +73,7 @@ def select(
     )
     result = metrics.evaluate(indices, labels, ks=(k,))
     values.append(
-      {
-        name: float(result[f"{name}@{k}"]) for name in ("comp", "recall")
-      }
+      {name: float(result[f"{name}@{k}"]) for name in ("comp", "recall")}
     )
   best = max(
     range(len(candidates)),

@@ -113,9 +113,7 @@ class Split:
 
 def _query_batches(train: Split, *, batch_size: int, seed: int):
   """Returns step -> the batch's rows, tokens and labels."""
-  rows = pipeline.train_batches(
-    train.queries, batch_size=batch_size, seed=seed
-  )
+  rows = pipeline.train_batches(train.queries, batch_size=batch_size, seed=seed)
 
   def batch_fn(step: int) -> dict[str, Any]:
     batch = dict(rows[step])

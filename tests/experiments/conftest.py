@@ -1,5 +1,7 @@
 """The commands as a user runs them, and one tiny trained work directory."""
 
+import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -14,7 +16,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 # One layer of 16 dimensions: compilation takes most of the time.
 SETTINGS = {
   "encoder": "scratch",
-  "batch_size": 8,
+  "batch_size": 16,
   "checkpoint_every": 4,
   "query_length": 16,
   "document_length": 16,
@@ -24,30 +26,43 @@ SETTINGS = {
   "scratch.num_heads": 2,
   "scratch.mlp_dim": 32,
   "scratch.max_length": 16,
-  "dense.num_epochs": 8,
+  "dense.num_epochs": 5,
   "dense.learning_rate": 5e-3,
   "dense.patience": 8,
-  "nnn_tr.num_epochs": 2,
-  "nnn_tr.learning_rate": 1e-3,
+  "nnn_tr.num_epochs": 3,
+  "nnn_tr.learning_rate": 3e-3,
   "nnn_tr.adapter_hidden": 8,
 }
 
 
 class Commands:
-  """Starts the experiments in processes of their own."""
+  """Starts the experiments in processes of their own.
 
-  def start(self, module, *arguments, **options):
-    environment = dict(os.environ, JAX_PLATFORMS="cpu")
-    environment.pop("XLA_FLAGS", None)  # A user has no virtual devices.
+  They share JAX's compilation cache, if `cache` is a folder: most tests are
+  not about compiling, which takes most of a tiny run's time.
+  """
+
+  def __init__(self, cache=None):
+    self._environment = dict(os.environ, JAX_PLATFORMS="cpu")
+    # A user has no virtual devices.
+    self._environment.pop("XLA_FLAGS", None)
+    self._environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if cache is not None:
+      self._environment |= {
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+      }
+
+  def start(self, module, *arguments):
     return subprocess.Popen(
       [sys.executable, "-m", f"experiments.{module}", *map(str, arguments)],
       cwd=REPOSITORY,
-      env=environment,
+      env=self._environment,
       text=True,
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
-      **options,
     )
 
   def run(self, module, *arguments, text=""):
@@ -75,35 +90,65 @@ class Commands:
     ]
 
 
+@contextlib.contextmanager
+def locked(folder):
+  """Enters the block in one pytest-xdist worker at a time."""
+  with (folder / "lock").open("w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
 @pytest.fixture(scope="session")
-def commands():
+def shared_folder(tmp_path_factory):
+  """A temporary folder that all workers of this test run share."""
+  base = tmp_path_factory.getbasetemp()
+  base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+  folder = base / "experiments"
+  folder.mkdir(exist_ok=True)
+  return folder
+
+
+@pytest.fixture(scope="session")
+def commands(shared_folder):
+  return Commands(shared_folder / "compiled")
+
+
+@pytest.fixture(scope="session")
+def commands_that_compile():
   return Commands()
 
 
 @pytest.fixture(scope="session")
-def beir(tmp_path_factory):
-  return tiny_beir.write(tmp_path_factory.mktemp("beir") / "tiny")
+def beir(shared_folder):
+  with locked(shared_folder):
+    folder = shared_folder / "tiny"
+    return folder if folder.exists() else tiny_beir.write(folder)
 
 
 @pytest.fixture(scope="session")
-def trained(commands, beir, tmp_path_factory):
+def trained(commands, beir, shared_folder):
   """A work directory with both stages; do not write to it."""
-  workdir = tmp_path_factory.mktemp("trained") / "run"
-  commands.run("train", *commands.train_arguments(workdir, beir))
+  workdir = shared_folder / "trained"
+  with locked(shared_folder):
+    if not workdir.exists():
+      commands.run("train", *commands.train_arguments(workdir, beir))
   return workdir
 
 
 @pytest.fixture(scope="session")
-def evaluated(commands, beir, trained, tmp_path_factory):
-  """(work directory, standard output, standard error) of an evaluation."""
-  workdir = tmp_path_factory.mktemp("evaluated") / "run"
-  shutil.copytree(trained, workdir)
-  # One more data set, without a validation split.
-  other = tiny_beir.write(workdir / "held out", splits=("test",), seed=1)
-  out, err = commands.run(
-    "evaluate",
-    f"--workdir={workdir}",
-    f"--datasets=beir:{beir},beir:{other}",
-    "--decoders=dense,mmr,l1_fix,l2_fix,nnn_fix,nnn_tr",
-  )
-  return workdir, out, err
+def evaluated(commands, beir, trained, shared_folder):
+  """(work directory, standard output) of an evaluation; do not write to it."""
+  workdir, printed = shared_folder / "evaluated", shared_folder / "printed.txt"
+  with locked(shared_folder):
+    if not printed.exists():
+      shutil.copytree(trained, workdir, dirs_exist_ok=True)
+      # One more data set, without a validation split.
+      other = tiny_beir.write(workdir / "held out", splits=("test",), seed=1)
+      out, _ = commands.run(
+        "evaluate",
+        f"--workdir={workdir}",
+        f"--datasets=beir:{beir},beir:{other}",
+        "--decoders=dense,mmr,l1_fix,l2_fix,nnn_fix,nnn_tr",
+      )
+      printed.write_text(out)
+  return workdir, printed.read_text()

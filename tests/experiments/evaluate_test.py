@@ -130,7 +130,7 @@ def test_a_second_run_reuses_embeddings(
     "evaluate", f"--workdir={workdir}", "--decoders=dense,nnn_tr"
   )
   for count, what in (
-    (16, "validation queries"), (20, "test queries"), (24, "documents")
+    (32, "validation queries"), (20, "test queries"), (24, "documents")
   ):  # fmt: skip
     assert f"Reusing embeddings of {count} {what}" in err
   assert {p: p.stat().st_mtime_ns for p in cache.iterdir()} == before

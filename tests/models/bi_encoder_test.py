@@ -10,7 +10,7 @@ from flax import nnx
 from nnn_jax.models import adapter as adapter_lib
 from nnn_jax.models import bi_encoder, text_encoder, tokenization
 
-WORDS = "sort an array along axis return the indices of a matrix".split()
+WORDS = ("sort", "an", "array", "along", "axis", "the", "indices", "matrix")
 TEXTS = [
   " ".join(np.random.default_rng(i).choice(WORDS, size=1 + (7 * i) % 23))
   for i in range(11)

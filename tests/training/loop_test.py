@@ -129,9 +129,7 @@ def test_patience_starts_anew_at_an_improvement(tmp_path):
 
 
 def test_num_epochs_ends_a_run_that_improves(tmp_path):
-  params, progress = fit(
-    climb(peak=99), tmp_path, optax.sgd(1.0), num_epochs=3
-  )
+  params, progress = fit(climb(peak=99), tmp_path, optax.sgd(1.0), num_epochs=3)
   assert float(params["w"]) == progress.step == 6
   assert progress.stop_reason is None
 

@@ -68,6 +68,6 @@ class Builder(base.RetrievalBuilder):
     source.metadata |= {
       "numpy_version": np.__version__,
       "scipy_version": scipy.__version__,
-      "source": "installed packages",
+      "source": f"numpy {np.__version__}, scipy {scipy.__version__}",
     }
     return source
