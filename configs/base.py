@@ -41,7 +41,7 @@ def get_config() -> ml_collections.ConfigDict:
     dataclasses.asdict(stages.NnnStage())
   )
   config.nnn_tr.remat_every = config_dict.placeholder(int)
-  # None: the penalties of NNN-Fix, chosen on validation.
+  # None: chosen on validation, for the dense stage's encoder.
   config.nnn_tr.l1 = config_dict.placeholder(float)
   config.nnn_tr.l2 = config_dict.placeholder(float)
   return config

@@ -148,7 +148,12 @@ def nnn_penalties(
   dataset: pipeline.RetrievalDataset,
   config: nnn.NnnConfig,
 ) -> nnn.NnnParams:
-  """The penalties to train with; None is chosen as NNN-Fix's are."""
+  """The penalties to train with; None is chosen on validation.
+
+  By the paper's rule, the support alone: with the list filled up beyond it, a
+  penalty that empties the support ranks like dense retrieval, can win, and
+  gives no gradient to train with.
+  """
   if l1 is not None and l2 is not None:
     return nnn.NnnParams(l1, l2)
   validation = dataset.splits["validation"]
@@ -162,9 +167,10 @@ def nnn_penalties(
     bi_encoder.encode_documents(dataset.doc_texts),
     validation.labels(len(dataset.doc_ids)),
     config=config,
+    support_only=True,
     description="penalties on validation",
   )
-  logging.info("Training with the penalties of NNN-Fix: %s.", best)
+  logging.info("Training with %s.", best)
   return best
 
 
@@ -212,6 +218,12 @@ def train(
     config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
   )
   print(pipeline.describe(dataset))
+  missing = {"train", "validation"} - set(dataset.splits)
+  if missing:
+    raise ValueError(
+      f"dataset {dataset.name} has no {' and no '.join(sorted(missing))} "
+      f"split to train with; it has {', '.join(dataset.splits) or 'none'}."
+    )
   common = {"batch_size": config.batch_size, "seed": config.seed}
 
   initial = initial_bi_encoder(config, dataset)

@@ -58,7 +58,7 @@ def retrieve(
   )
 
 
-@partial(jax.jit, static_argnames=("decode", "k", "config"))
+@partial(jax.jit, static_argnames=("decode", "k", "config", "support_only"))
 def rank(
   decode: Callable[..., types.DecodeResult],
   params: Any,
@@ -67,9 +67,24 @@ def rank(
   *,
   k: int,
   config: Any,
+  support_only: bool = False,
 ) -> jax.Array:
-  """The retrieved rows alone, `[num_queries, k]`: `retrieve` without aux."""
-  return retrieve(decode, params, queries, corpus, k=k, config=config).indices
+  """The retrieved rows alone, `[num_queries, k]`: `retrieve` without aux.
+
+  Args:
+    decode: A decoder.
+    params: Its traced parameters.
+    queries: `[num_queries, dim]`.
+    corpus: `[num_docs, dim]`.
+    k: Documents a query.
+    config: The decoder's static choices.
+    support_only: Leave out, as -1, documents with a score <= 0: the rule of
+      the NNN paper, which retrieves the support and nothing else.
+  """
+  result = retrieve(decode, params, queries, corpus, k=k, config=config)
+  if not support_only:
+    return result.indices
+  return jnp.where(result.scores > 0, result.indices, -1)
 
 
 def weights_loss(

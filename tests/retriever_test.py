@@ -177,3 +177,19 @@ def test_in_batch_loss_by_hand(mask, columns):
   )
   expected = in_batch(queries @ documents.T, columns, 0.2)
   assert float(got) == pytest.approx(expected, abs=1e-5)
+
+
+def test_support_only_leaves_out_what_was_not_retrieved():
+  corpus = jnp.asarray([[1, 0, 0], [0.5**0.5, 0.5**0.5, 0], [0, 0, 1]])
+  queries = jnp.asarray([[2 / 3, 2 / 3, 1 / 3]])
+  rank = partial(
+    retriever.rank,
+    nnn.decode,
+    nnn.NnnParams(0.1, 0.03),
+    queries,
+    corpus,
+    k=3,
+    config=nnn.NnnConfig(),
+  )
+  assert rank().tolist() == [[1, 2, 0]]
+  assert rank(support_only=True).tolist() == [[1, 2, -1]]

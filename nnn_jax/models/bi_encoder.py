@@ -59,6 +59,8 @@ def encode_tokens(
   Returns:
     `[num_texts, dim]` float32.
   """
+  if len(tokens.ids) == 0:
+    raise ValueError("texts is empty: there is nothing to encode.")
   lengths = tokens.mask.sum(axis=1)
   order = np.argsort(-lengths, kind="stable")
   chunks: list[np.ndarray] = []
@@ -154,12 +156,10 @@ class BiEncoder:
       )
       if self.adapter is not None:
         _, state = nnx.split(self.adapter)
-        safetensors.numpy.save_file(
-          {
-            _name(path): np.asarray(value)
-            for path, value in jax.tree_util.tree_leaves_with_path(state)
-          },
-          temporary / "adapter.safetensors",
+        leaves = jax.tree_util.tree_leaves_with_path(state)
+        tensors = {_name(path): np.asarray(value) for path, value in leaves}
+        files.write(
+          temporary / "adapter.safetensors", safetensors.numpy.save(tensors)
         )
       description = {
         "query_length": self.query_length,

@@ -39,6 +39,7 @@ def select(
   *,
   config: Any,
   k: int = 5,
+  support_only: bool = False,
   description: str | None = None,
 ) -> tuple[Any, list[dict[str, float]]]:
   """Evaluates every candidate and picks the best Comp@k.
@@ -54,6 +55,7 @@ def select(
     labels: `[num_queries, num_docs]` bool.
     config: The decoder's static choices.
     k: Cut-off of the metrics.
+    support_only: See `retriever.rank`.
     description: Label of a progress bar; None shows none.
 
   Returns:
@@ -69,7 +71,13 @@ def select(
     mininterval=5.0,
   ):
     indices = retriever.rank(
-      decode, params, queries, corpus, k=k, config=config
+      decode,
+      params,
+      queries,
+      corpus,
+      k=k,
+      config=config,
+      support_only=support_only,
     )
     result = metrics.evaluate(indices, labels, ks=(k,))
     values.append(

@@ -96,7 +96,11 @@ class NnnStage:
 
 
 class Split:
-  """One query split, tokenised once."""
+  """One query split, tokenised once.
+
+  Raises:
+    ValueError: If the corpus is too small for the metrics.
+  """
 
   def __init__(
     self,
@@ -104,6 +108,11 @@ class Split:
     dataset: pipeline.RetrievalDataset,
     name: str,
   ):
+    if len(dataset.doc_ids) < max(_KS):
+      raise ValueError(
+        f"dataset {dataset.name} has {len(dataset.doc_ids)} documents, fewer "
+        f"than the {max(_KS)} that {MONITOR} looks at: add documents."
+      )
     self.queries = dataset.splits[name]
     self.labels = self.queries.labels(len(dataset.doc_ids))
     self.tokens = bi_encoder.tokenizer(
@@ -180,7 +189,7 @@ def dense_task(
       (),
       encode(graphdef, params["query"], validation.tokens),
       encode(graphdef, params["document"], documents),
-      k=min(max(_KS), len(dataset.doc_ids)),
+      k=max(_KS),
       config=dense.DenseConfig(),
     )
     return _validate(indices, validation.labels)
@@ -244,7 +253,7 @@ def nnn_task(
       penalties,
       queries,
       adapter(jnp.asarray(corpus)),
-      k=min(max(_KS), len(dataset.doc_ids)),
+      k=max(_KS),
       config=config,
     )
     support = np.asarray(result.aux.support_size)

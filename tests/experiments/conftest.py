@@ -148,7 +148,7 @@ def evaluated(commands, beir, trained, shared_folder):
         "evaluate",
         f"--workdir={workdir}",
         f"--datasets=beir:{beir},beir:{other}",
-        "--decoders=dense,mmr,l1_fix,l2_fix,nnn_fix,nnn_tr",
+        "--decoders=dense,mmr,l1_fix,l2_fix,nnn_fix,dense_tr,nnn_tr",
       )
       printed.write_text(out)
   return workdir, printed.read_text()

@@ -17,6 +17,7 @@ LABELS = {
   "l1_fix": "L1-Fix",
   "l2_fix": "L2-Fix",
   "nnn_fix": "NNN-Fix",
+  "dense_tr": "dense, NNN-Tr encoder",
   "nnn_tr": "NNN-Tr",
 }
 
@@ -49,7 +50,7 @@ def test_a_row_a_decoder(evaluated, results, titles):
 
 def test_the_parameters_come_from_the_grids(results):
   chosen = results["chosen"]
-  assert set(chosen) == set(LABELS) - {"dense"}
+  assert set(chosen) == set(LABELS) - {"dense", "dense_tr"}
   assert chosen["mmr"]["trade_off"] in selection.TRADE_OFFS
   for name, l1, l2 in (
     ("l1_fix", selection.PENALTIES, (0.0,)),
@@ -155,6 +156,7 @@ def test_errors(commands, evaluated, tmp_path):
     [f"--workdir={workdir}", f"--datasets=beir:{other}"],
     [f"--workdir={partial}"],
     [f"--workdir={tmp_path / 'frozen'}", encoder],
+    [f"--workdir={workdir}", "--splits=see_also", "--decoders=dense"],
   )
   assert (
     f"workdir {tmp_path / 'none'} holds no run (config.json is missing): "
@@ -167,6 +169,8 @@ def test_errors(commands, evaluated, tmp_path):
   )
   assert f"{partial / 'nnn_tr' / 'retriever'} holds no trained" in errors[3]
   assert "datasets must be named with --encoder" in errors[4]
+  assert "splits ['see_also'] hold none of beir:" in errors[5]
+  assert "held-out splits: choose from test, or all." in errors[5]
 
 
 def test_a_frozen_encoder(commands, evaluated, beir, tmp_path):
@@ -183,7 +187,7 @@ def test_a_frozen_encoder(commands, evaluated, beir, tmp_path):
   )
   # A further data set that cannot be read is left out, and named.
   text = (tmp_path / "evaluation" / "results.md").read_text()
-  assert f"### beir:{missing}: left out" in text
+  assert f"Left out, files not to be had: beir:{missing}." in text
   assert f"Leaving beir:{missing} out" in err
   # There is no trained NNN-Tr to decode.
   assert "| dense " in text

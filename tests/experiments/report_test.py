@@ -146,17 +146,3 @@ def test_write_json_refuses_nan_and_keeps_the_old_file(tmp_path):
     report.write_json(path, {"loss": object()})
   assert json.loads(path.read_text()) == {"loss": 1.0}
   assert os.listdir(tmp_path) == ["result.json"]
-
-
-def test_atomic_write_leaves_nothing_behind(tmp_path, monkeypatch):
-  path = tmp_path / "a.txt"
-  report.atomic_write(path, b"old")
-
-  def fail(*_):
-    raise OSError("disk full")
-
-  monkeypatch.setattr(os, "replace", fail)
-  with pytest.raises(OSError, match="disk full"):
-    report.atomic_write(path, b"new")
-  assert path.read_bytes() == b"old"
-  assert os.listdir(tmp_path) == ["a.txt"]

@@ -98,6 +98,7 @@ def start(program, folder):
 
 _HEAD = """
 import pathlib, resource, sys
+import jax
 import numpy as np
 from nnn_jax.training import checkpoint
 checkpoints = checkpoint.Checkpoints(pathlib.Path(sys.argv[1]))
@@ -146,11 +147,11 @@ def test_a_state_of_other_shapes_is_an_error(tmp_path):
   program = (
     _HEAD
     + """
-checkpoints.save(1, state(1), {"step": 1})
+checkpoints.save(1, jax.tree.map(jax.numpy.asarray, state(1)), {"step": 1})
 try:
   checkpoints.restore({"w": np.zeros((256, 512), np.float32)})
 except Exception as error:
-  print("refused", error)
+  print("refused", error, flush=True)
 """
   )
   out, err = start(program, tmp_path).communicate(timeout=120)
