@@ -42,9 +42,14 @@ def test_a_failed_block_leaves_the_old_folder(tmp_path):
   target = tmp_path / "model"
   with files.new_folder(target) as folder:
     (folder / "a").write_text("old")
-  with pytest.raises(RuntimeError), files.new_folder(target) as folder:
-    (folder / "b").write_text("new")
-    raise RuntimeError
+
+  def write_half():
+    with files.new_folder(target) as folder:
+      (folder / "b").write_text("new")
+      raise RuntimeError("killed")
+
+  with pytest.raises(RuntimeError, match="killed"):
+    write_half()
   assert os.listdir(target) == ["a"]
   assert os.listdir(tmp_path) == ["model"]
 
