@@ -32,6 +32,11 @@ def matmul(a: types.Array, b: types.Array) -> jax.Array:
   )
 
 
+def rows(corpus: types.Array, indices: types.Array) -> jax.Array:
+  """The rows `[num_indices, dim]` of a corpus, in the compute dtype."""
+  return jnp.asarray(corpus[indices], compute_dtype(corpus))
+
+
 def normalize(x: types.Array, *, eps: float = 1e-12) -> jax.Array:
   """Rows of unit L2 norm; a zero row stays zero, with a finite gradient.
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from nnn_jax import types
 from nnn_jax.core import checks, gradients, topk
-from nnn_jax.solvers import elastic_net, fista
+from nnn_jax.solvers import elastic_net, fista, working_set
 
 
 class NnnParams(NamedTuple):
@@ -43,17 +43,22 @@ class NnnConfig:
 
   Attributes:
     solver: What finds the weights.
-    gradient: How the solver is differentiated.
+    gradient: How the solver is differentiated; by default as it is best:
+      `Unroll()` for Fista, `Implicit()` for WorkingSet.
     tol: `aux.exact` is True for a kkt_violation of at most tol.
   """
 
   solver: elastic_net.Solver = fista.Fista()
-  gradient: gradients.Gradient = gradients.Unroll()
+  gradient: gradients.Gradient | None = None
   tol: float = 1e-5
 
   def __post_init__(self):
-    checks.check_choice("solver", self.solver, (fista.Fista,))
-    checks.check_choice("gradient", self.gradient, (gradients.Unroll,))
+    solvers = (fista.Fista, working_set.WorkingSet)
+    checks.check_choice("solver", self.solver, solvers)
+    kinds = self.solver.differentiable_by
+    if self.gradient is None:
+      object.__setattr__(self, "gradient", kinds[0]())
+    checks.check_choice("gradient", self.gradient, kinds)
 
 
 class NnnAux(NamedTuple):
@@ -64,6 +69,7 @@ class NnnAux(NamedTuple):
     support_size: int32, how many weights are positive.
     kkt_violation: Distance from the optimality conditions, in score units.
     duality_gap: Upper bound on the objective's distance from its minimum.
+    num_passes: int32, products with the corpus that the solver took.
     num_scored: int32, documents whose score was computed: all.
     exact: bool, kkt_violation <= config.tol.
     finite: bool, no NaN or infinity in the weights and scores.
@@ -73,6 +79,7 @@ class NnnAux(NamedTuple):
   support_size: jax.Array
   kkt_violation: jax.Array
   duality_gap: jax.Array
+  num_passes: jax.Array
   num_scored: jax.Array
   exact: jax.Array
   finite: jax.Array
@@ -127,8 +134,9 @@ def decode(
 @partial(jax.jit, static_argnames=("k", "config"))
 def _decode(params, query, corpus, where, *, k, config):
   problem = elastic_net.Problem(query, corpus, params.l1, params.l2, where)
-  weights = config.solver.solve(problem, gradient=config.gradient)
-  correlation = elastic_net.correlation(problem, weights)
+  weights, correlation, num_passes = config.solver.solve(
+    problem, gradient=config.gradient
+  )
   scores = _extended_scores(problem, weights, correlation)
   best, indices = topk.top_k(scores, k, where=where)
 
@@ -139,6 +147,7 @@ def _decode(params, query, corpus, where, *, k, config):
     support_size=jnp.sum(weights > 0, dtype=jnp.int32),
     kkt_violation=gap.kkt_violation,
     duality_gap=gap.duality_gap,
+    num_passes=num_passes,
     num_scored=jnp.asarray(corpus.shape[0], jnp.int32),
     exact=gap.kkt_violation <= config.tol,
     finite=checks.all_finite(weights, correlation),

@@ -8,12 +8,12 @@ if and only if s_i = l1 + l2 w_i where w_i > 0 and s_j <= l1 where w_j = 0.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from nnn_jax.core import gradients, linalg
+from nnn_jax.core import gradients, linalg, topk
 
 
 class Problem(NamedTuple):
@@ -34,13 +34,35 @@ class Problem(NamedTuple):
   where: jax.Array | None = None
 
 
+class Solution(NamedTuple):
+  """What a solver returns.
+
+  Attributes:
+    weights: `[num_docs]` >= 0.
+    correlation: `[num_docs]`, corpus (query - corpus^T weights).
+    num_passes: int32, products with the corpus that it took; a product with
+      the Gram matrix counts as one.
+  """
+
+  weights: jax.Array
+  correlation: jax.Array
+  num_passes: jax.Array
+
+
 class Solver(Protocol):
-  """A frozen, hashable dataclass that solves a `Problem`."""
+  """A frozen, hashable dataclass that solves a `Problem`.
+
+  Attributes:
+    differentiable_by: The kinds of `gradients.Gradient` that are sound for it,
+      the default first.
+  """
+
+  differentiable_by: ClassVar[tuple[type, ...]]
 
   def solve(
     self, problem: Problem, *, gradient: gradients.Gradient
-  ) -> jax.Array:
-    """Returns weights `[num_docs]` >= 0."""
+  ) -> Solution:
+    """Solves, differentiable as `gradient` says."""
     ...
 
 
@@ -105,3 +127,71 @@ def optimality(
   )
   gap = jnp.where(l2 > 0, jnp.minimum(gap_at_residual, gap_scaled), gap_scaled)
   return Optimality(jnp.max(violation), gap)
+
+
+def attach(problem: Problem, solution: Solution, *, capacity: int) -> Solution:
+  """Makes a solution differentiable through its optimality conditions.
+
+  On the support A the optimum solves (G_AA + l2 I) w_A = corpus_A query - l1.
+  One Newton step from the solution, with the matrix held constant, changes
+  nothing in value and has the implicit function's derivative: with cotangent g
+  and (G_AA + l2 I) y = g_A,
+
+    d query = corpus_A^T y,  d l1 = -sum y,  d l2 = -y . w_A,
+    d corpus_A = y r^T - w_A (corpus_A^T y)^T.
+
+  Only the rows of the support are touched, so under `jax.vmap` the corpus's
+  cotangent is one scatter of `[batch, capacity, dim]`.
+
+  Args:
+    problem: What was solved; its leaves carry the derivative.
+    solution: The optimum; treated as a constant.
+    capacity: Size of the linear system; see `gradients.Implicit`.
+  """
+  weights, values, num_passes = jax.lax.stop_gradient(solution)
+  support, rows = topk.top_k(weights, min(capacity, weights.shape[0]))
+  active = support > 0
+  corpus = linalg.rows(problem.corpus, rows)
+  factor = free_factor(
+    jax.lax.stop_gradient(linalg.matmul(corpus, corpus.T)),
+    jax.lax.stop_gradient(problem.l2),
+    active,
+  )
+  residual = problem.query - linalg.matmul(support, corpus)
+  condition = linalg.matmul(corpus, residual)
+  condition = condition - problem.l1 - problem.l2 * support
+  step = jax.scipy.linalg.cho_solve(
+    (factor, True), jnp.where(active, condition, 0.0)
+  )
+  support = support + (step - jax.lax.stop_gradient(step))
+  weights = weights.at[rows].set(support)
+  values = _known_correlation(values, problem.query, problem.corpus, weights)
+  return Solution(weights, values, num_passes)
+
+
+def free_factor(gram: jax.Array, l2: jax.Array, free: jax.Array) -> jax.Array:
+  """Cholesky factor of gram + l2 I on the free rows, of I elsewhere.
+
+  A ridge of rounding size keeps duplicate rows at l2 = 0 solvable.
+  """
+  diagonal = jnp.diagonal(gram)
+  ridge = 10.0 * jnp.finfo(gram.dtype).eps * jnp.max(diagonal)
+  system = jnp.where(free[:, None] & free[None, :], gram, 0.0)
+  system = system + jnp.diag(jnp.where(free, l2 + ridge, 1.0))
+  return jnp.linalg.cholesky(system)
+
+
+@jax.custom_jvp
+def _known_correlation(value, query, corpus, weights):
+  """`correlation` where its value is at hand: only a derivative costs."""
+  del query, corpus, weights
+  return value
+
+
+@_known_correlation.defjvp
+def _known_correlation_jvp(primals, tangents):
+  def compute(query, corpus, weights):
+    return linalg.matmul(corpus, query - linalg.matmul(weights, corpus))
+
+  _, tangent = jax.jvp(compute, primals[1:], tangents[1:])
+  return primals[0], tangent

@@ -13,11 +13,12 @@ References: Beck and Teboulle (2009), FISTA; arXiv 2606.17910, Algorithm 1.
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from nnn_jax.core import gradients, linalg
+from nnn_jax.core import checks, gradients, linalg
 from nnn_jax.solvers import elastic_net
 
 
@@ -32,6 +33,10 @@ class Fista:
   """
 
   num_steps: int = 50
+  differentiable_by: ClassVar[tuple[type, ...]] = (
+    gradients.Unroll,
+    gradients.Implicit,
+  )
 
   def __post_init__(self):
     if self.num_steps < 1:
@@ -39,12 +44,21 @@ class Fista:
 
   def solve(
     self, problem: elastic_net.Problem, *, gradient: gradients.Gradient
-  ) -> jax.Array:
-    """Returns weights `[num_docs]` after num_steps steps.
+  ) -> elastic_net.Solution:
+    """Returns the solution after num_steps steps.
 
     The step size 1 / L is a constant to differentiation: at convergence the
     weights do not depend on it.
     """
+    checks.check_choice("gradient", gradient, self.differentiable_by)
+    if isinstance(gradient, gradients.Implicit):
+      solution = self._iterate(jax.lax.stop_gradient(problem), gradient)
+      return elastic_net.attach(
+        problem, solution, capacity=gradient.capacity
+      )
+    return self._iterate(problem, gradient)
+
+  def _iterate(self, problem, gradient):
     query, corpus, l1, l2, where = problem
     lipschitz = jax.lax.stop_gradient(linalg.gram_norm(corpus) + l2)
     # A corpus of zero rows has L = l2, possibly 0; its weights stay 0.
@@ -69,4 +83,7 @@ class Fista:
       num_steps=self.num_steps,
       gradient=gradient,
     )
-    return w
+    num_passes = jnp.asarray(2 * self.num_steps + 2, jnp.int32)
+    return elastic_net.Solution(
+      w, elastic_net.correlation(problem, w), num_passes
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from nnn_jax.core import gradients, sharding
 from nnn_jax.decoders import dense, mmr, nnn
-from nnn_jax.solvers import fista
+from nnn_jax.solvers import fista, working_set
 
 NUM_DOCS, DIM, K = 13, 6, 5
 
@@ -92,6 +92,13 @@ ROWS = [
     ),
     wrong_params=((), 0.1, ("a", "b"), mmr.MmrParams(0.5), {"l1": 1, "l2": 2}),
     skips_nan=False,  # The documents share one residual.
+  ),
+  Row(
+    name="nnn_working_set",
+    module=nnn,
+    params=nnn.NnnParams(0.1, 0.1),
+    config=nnn.NnnConfig(solver=working_set.WorkingSet(capacity=24)),
+    skips_nan=False,
   ),
 ]
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import strategies as st
 from sklearn import linear_model
 
+from nnn_jax.core.gradients import Unroll
 from nnn_jax.decoders import dense, nnn
-from nnn_jax.solvers import elastic_net, fista
+from nnn_jax.solvers import elastic_net, fista, working_set
 
 GRID = (0.01, 0.03, 0.06, 0.1, 0.3, 0.6, 1.0)
 
@@ -561,11 +562,13 @@ def test_the_order_of_documents_does_not_matter(seed):
 
 
 def test_unsupported_choices_are_named():
-  with pytest.raises(ValueError, match="solver must be Fista, got 'fista'"):
+  with pytest.raises(ValueError, match="solver must be Fista or W.*, got 'fista'"):
     nnn.NnnConfig(solver="fista")
-  with pytest.raises(ValueError, match="gradient must be Unroll, got 'implic"):
+  with pytest.raises(ValueError, match="gradient must be Unroll or Implicit, got"):
     nnn.NnnConfig(gradient="implicit")
-  with pytest.raises(ValueError, match="solver must be Fista, got <class"):
+  with pytest.raises(ValueError, match="gradient must be Implicit, got Unroll"):
+    nnn.NnnConfig(solver=working_set.WorkingSet(), gradient=Unroll())
+  with pytest.raises(ValueError, match="solver must be Fista or W.*, got <class"):
     nnn.NnnConfig(solver=fista.Fista)
 
 

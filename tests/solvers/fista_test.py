@@ -34,7 +34,8 @@ def problem(seed, num_docs, dim, lean=0.3, where=None):
 
 @partial(jax.jit, static_argnames=("num_steps", "gradient"))
 def solve(instance, num_steps=50, gradient=Unroll()):
-  return fista.Fista(num_steps=num_steps).solve(instance, gradient=gradient)
+  solver = fista.Fista(num_steps=num_steps)
+  return solver.solve(instance, gradient=gradient).weights
 
 
 def published(query, corpus, l1, l2, num_steps, lipschitz):
