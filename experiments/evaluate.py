@@ -32,7 +32,9 @@ from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.training import selection, writers
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Of experiments.train.")
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Of experiments.train.", required=True
+)
 _DATASETS = flags.DEFINE_list(
   "datasets", [], "Data sets to evaluate; the default is the trained one."
 )
@@ -167,9 +169,10 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
   config = _trained_on(workdir)
   if _ENCODER.value:
     decoders = [d for d in decoders if comparison.METHODS[d].stage == "dense"]
-  names = _DATASETS.value or [config.get("dataset")]
-  if names == [None]:
+  names = list(_DATASETS.value)
+  if not names and _ENCODER.value:
     raise ValueError("datasets must be named with --encoder.")
+  names = names or [config["dataset"]]
   datasets = _load(names, config)
   encoders = load_encoders(workdir, decoders)
   out = workdir / "evaluation"
@@ -319,5 +322,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("workdir")
   app.run(main)

@@ -31,7 +31,9 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Of experiments.train.")
 _ENCODER = flags.DEFINE_string(
   "encoder", None, "A pretrained encoder in place of --workdir."
 )
-_DOCUMENTS = flags.DEFINE_string("documents", None, "JSONL or text lines.")
+_DOCUMENTS = flags.DEFINE_string(
+  "documents", None, "JSONL or text lines.", required=True
+)
 _QUERY = flags.DEFINE_string("query", None, "One query; else standard input.")
 _K = flags.DEFINE_integer("k", 5, "Documents a query.", lower_bound=1)
 _L1 = flags.DEFINE_float("l1", None, "NNN's l1.")
@@ -59,7 +61,7 @@ def _searchers(
       _ENCODER.value, query_length=64, document_length=128
     )
   else:
-    workdir = pathlib.Path(_WORKDIR.value)
+    workdir = pathlib.Path(_WORKDIR.value or "")
     encoders["dense"], _ = bi_encoder_lib.BiEncoder.load(
       workdir / "dense" / "retriever"
     )
@@ -98,13 +100,12 @@ def _chosen() -> dict[str, dict[str, float]]:
 def _params(name: str, chosen: dict[str, dict[str, float]]) -> Any:
   if name == "dense":
     return ()
-  kind, given = (
-    (mmr.MmrParams, {"trade_off": _TRADE_OFF.value})
-    if name == "mmr"
-    else (nnn.NnnParams, {"l1": _L1.value, "l2": _L2.value})
-  )
-  given = {key: value for key, value in given.items() if value is not None}
-  return kind(**{**chosen.get(name, {}), **given})
+  given = {"trade_off": _TRADE_OFF.value}
+  if name != "mmr":
+    given = {"l1": _L1.value, "l2": _L2.value}
+  values = dict(chosen.get(name, {}))
+  values |= {key: value for key, value in given.items() if value is not None}
+  return mmr.MmrParams(**values) if name == "mmr" else nnn.NnnParams(**values)
 
 
 def answer(
@@ -173,5 +174,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("documents")
   app.run(main)

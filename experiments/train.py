@@ -32,7 +32,9 @@ from nnn_jax.models import fetch, text_encoder, tokenization
 from nnn_jax.training import loop, selection, stages
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Where results go.")
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Where results go.", required=True
+)
 _STAGES = flags.DEFINE_list("stages", ["dense", "nnn_tr"], "Stages to run.")
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
@@ -279,5 +281,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["config", "workdir"])
+  flags.mark_flag_as_required("config")
   app.run(main)

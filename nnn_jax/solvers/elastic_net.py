@@ -129,10 +129,16 @@ def optimality(
   return Optimality(jnp.max(violation), gap)
 
 
-def attach(problem: Problem, solution: Solution, *, capacity: int) -> Solution:
-  """Makes a solution differentiable through its optimality conditions.
+def attach(
+  problem: Problem, solution: Solution, *, gradient: gradients.Gradient
+) -> Solution:
+  """Makes a solution differentiable as `gradient` says.
 
-  On the support A the optimum solves (G_AA + l2 I) w_A = corpus_A query - l1.
+  For `Unroll` it is already. For `Implicit` it becomes so through its
+  optimality conditions: on the support A the optimum solves
+
+    (G_AA + l2 I) w_A = corpus_A query - l1.
+
   One Newton step from the solution, with the matrix held constant, changes
   nothing in value and has the implicit function's derivative: with cotangent g
   and (G_AA + l2 I) y = g_A,
@@ -145,11 +151,13 @@ def attach(problem: Problem, solution: Solution, *, capacity: int) -> Solution:
 
   Args:
     problem: What was solved; its leaves carry the derivative.
-    solution: The optimum; treated as a constant.
-    capacity: Size of the linear system; see `gradients.Implicit`.
+    solution: The optimum; a constant to `Implicit`.
+    gradient: The policy.
   """
+  if isinstance(gradient, gradients.Unroll):
+    return solution
   weights, values, num_passes = jax.lax.stop_gradient(solution)
-  support, rows = topk.top_k(weights, min(capacity, weights.shape[0]))
+  support, rows = topk.top_k(weights, min(gradient.capacity, weights.shape[0]))
   active = support > 0
   corpus = linalg.rows(problem.corpus, rows)
   factor = free_factor(

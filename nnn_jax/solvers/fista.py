@@ -51,12 +51,11 @@ class Fista:
     weights do not depend on it.
     """
     checks.check_choice("gradient", gradient, self.differentiable_by)
+    instance = problem
     if isinstance(gradient, gradients.Implicit):
-      solution = self._iterate(jax.lax.stop_gradient(problem), gradient)
-      return elastic_net.attach(
-        problem, solution, capacity=gradient.capacity
-      )
-    return self._iterate(problem, gradient)
+      instance = jax.lax.stop_gradient(problem)
+    solution = self._iterate(instance, gradient)
+    return elastic_net.attach(problem, solution, gradient=gradient)
 
   def _iterate(self, problem, gradient):
     query, corpus, l1, l2, where = problem

@@ -7,18 +7,17 @@ precision in Gram form, and the next pass looks for violators again. The first
 pass, at w = 0, is dense retrieval; a few passes end with a certificate, where
 FISTA pays two products a step and stays short of the optimum.
 
-The restricted problem is solved by projected Newton steps: with gradient g and
-the free set F = {w_i > 0 or g_i < 0},
+The restricted problem is solved by an active-set method: on the free rows F,
+those with weight or with negative gradient g, the Newton step
 
-  w' = [w - a (G_FF + l2 I)^-1 g_F]_+,   a in {1, 1/2, 1/4, ...}
+  w_F - a (G_FF + l2 I)^-1 g_F,   a <= 1 the longest that keeps w >= 0,
 
-with the step that lowers the objective most; a projected gradient step stands
-beside them, so that every step makes progress. It stops when the set is optimal
-to rounding.
+is taken; rows that reach zero leave F. A full step solves the problem on F, and
+rows with negative gradient join again. The objective falls from full step to
+full step, so no F comes twice; it ends when the set is optimal to rounding.
 
-References: arXiv 2606.17910 (names such a solver as future work); Bertsekas
-(1982), Projected Newton methods for optimization problems with simple
-constraints.
+References: arXiv 2606.17910 (names such a solver as future work); Lawson and
+Hanson (1974), Solving Least Squares Problems, chapter 23.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ import jax.numpy as jnp
 from nnn_jax.core import checks, gradients, linalg, topk
 from nnn_jax.solvers import elastic_net
 
-# Step lengths that the line search tries, halving from 1.
-_NUM_HALVINGS = 10
-# A bound on Newton steps a restricted solve; ten are usual, and one for each row
-# that has to leave where the system is singular.
+# A bound on Newton steps a restricted solve; ten are usual, and one more for
+# each row that has to leave where the system is singular.
 _MAX_NEWTON_STEPS = 500
 
 
@@ -75,7 +72,7 @@ class WorkingSet:
     """
     checks.check_choice("gradient", gradient, self.differentiable_by)
     solution = self._search(jax.lax.stop_gradient(problem))
-    return elastic_net.attach(problem, solution, capacity=gradient.capacity)
+    return elastic_net.attach(problem, solution, gradient=gradient)
 
   def _search(self, problem: elastic_net.Problem) -> elastic_net.Solution:
     query, corpus, l1, l2, where = problem
@@ -140,6 +137,14 @@ class _State(NamedTuple):
   violation: jax.Array
 
 
+class _Restricted(NamedTuple):
+  weights: jax.Array
+  free: jax.Array
+  violation: jax.Array
+  num_steps: jax.Array
+  done: jax.Array
+
+
 def _solve_restricted(gram, target, l1, l2, weights, allowed):
   """argmin_{w >= 0} w.G w / 2 - target.w + l1 sum(w) + l2/2 ||w||^2.
 
@@ -151,49 +156,53 @@ def _solve_restricted(gram, target, l1, l2, weights, allowed):
     weights: `[capacity]`, where to start.
     allowed: `[capacity]` bool; False holds a weight at zero.
   """
-  eps = jnp.finfo(gram.dtype).eps
-  halvings = 0.5 ** jnp.arange(_NUM_HALVINGS, dtype=gram.dtype)
-  # The Frobenius norm bounds the largest eigenvalue.
-  gradient_step = 1.0 / (jnp.linalg.norm(gram) + l2 + eps)
+  floor = 4.0 * jnp.finfo(gram.dtype).eps * jnp.max(jnp.abs(target))
 
   def slope(w):
     return linalg.matmul(gram, w) + l2 * w + l1 - target
 
-  def violation(w, g):
-    return jnp.max(
-      jnp.where(allowed, jnp.where(w > 0, jnp.abs(g), -g), 0.0), initial=0.0
-    )
+  def open_rows(w, g):
+    return allowed & ((w > 0) | (g < -floor))
 
   def step(state):
-    w, count, _ = state
-    g = slope(w)
-    free = allowed & ((w > 0) | (g < 0))
-    g_free = jnp.where(free, g, 0.0)
+    w, free, old_violation, num_steps, _ = state
     factor = elastic_net.free_factor(gram, l2, free)
-    newton = jax.scipy.linalg.cho_solve((factor, True), g_free)
-    # The step at which the first weight reaches zero: at l2 = 0 with more free
-    # rows than dimensions the Newton step is unbounded, and only this one fits.
-    blocking = (w > 0) & (newton > 0)
-    ratio = jnp.where(blocking, w / jnp.where(blocking, newton, 1.0), 1.0)
-    to_boundary = (1.0 + 4.0 * eps) * jnp.min(ratio)
-    lengths = jnp.append(halvings, to_boundary)
-    moves = jnp.concatenate(
-      [lengths[:, None] * newton[None, :], gradient_step * g_free[None, :]]
+    move = jax.scipy.linalg.cho_solve(
+      (factor, True), jnp.where(free, slope(w), 0.0)
     )
-    candidates = jnp.maximum(w[None, :] - moves, 0.0)
-    change = candidates - w[None, :]
-    # The change of the objective, without cancellation.
-    curvature = linalg.matmul(change, gram) + l2 * change
-    gain = jnp.sum(change * (g[None, :] + 0.5 * curvature), axis=1)
-    best = jnp.argmin(gain)
-    w_next = jnp.where(gain[best] < 0, candidates[best], w)
-    g_next = slope(w_next)
-    done = (gain[best] >= 0) | (violation(w_next, g_next) <= floor)
-    return w_next, count + 1, done
+    shrinking = free & (move > 0)
+    # Rows at zero that would turn negative leave before anything moves.
+    stuck = shrinking & (w <= 0)
+    ratio = jnp.where(shrinking, w / jnp.where(shrinking, move, 1.0), jnp.inf)
+    length = jnp.minimum(1.0, jnp.min(ratio))
+    hit = stuck | (shrinking & (ratio <= length) & (length < 1.0))
+    w_next = jnp.where(hit, 0.0, jnp.maximum(w - length * move, 0.0))
 
-  floor = 4.0 * eps * jnp.max(jnp.abs(target))
-  start = (weights, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-  weights, _, _ = jax.lax.while_loop(
-    lambda state: ~state[2] & (state[1] < _MAX_NEWTON_STEPS), step, start
+    g = slope(w_next)
+    violation = jnp.max(
+      jnp.where(allowed, jnp.where(w_next > 0, jnp.abs(g), -g), 0.0)
+    )
+    reopened = open_rows(w_next, g)
+    solved = ~jnp.any(hit)
+    stalled = jnp.all(reopened == free) & (violation > 0.5 * old_violation)
+    return _Restricted(
+      w_next,
+      jnp.where(solved, reopened, free & ~hit),
+      jnp.where(solved, violation, old_violation),
+      num_steps + 1,
+      solved & ((violation <= floor) | stalled),
+    )
+
+  start = _Restricted(
+    weights,
+    open_rows(weights, slope(weights)),
+    jnp.asarray(jnp.inf, gram.dtype),
+    jnp.zeros((), jnp.int32),
+    jnp.zeros((), bool),
   )
-  return weights
+  end = jax.lax.while_loop(
+    lambda state: ~state.done & (state.num_steps < _MAX_NEWTON_STEPS),
+    step,
+    start,
+  )
+  return end.weights

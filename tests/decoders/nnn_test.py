@@ -562,13 +562,19 @@ def test_the_order_of_documents_does_not_matter(seed):
 
 
 def test_unsupported_choices_are_named():
-  with pytest.raises(ValueError, match="solver must be Fista or W.*, got 'fista'"):
+  with pytest.raises(
+    ValueError, match=r"solver must be Fista or W.*, got 'fista'"
+  ):
     nnn.NnnConfig(solver="fista")
-  with pytest.raises(ValueError, match="gradient must be Unroll or Implicit, got"):
+  with pytest.raises(
+    ValueError, match="gradient must be Unroll or Implicit, got"
+  ):
     nnn.NnnConfig(gradient="implicit")
   with pytest.raises(ValueError, match="gradient must be Implicit, got Unroll"):
     nnn.NnnConfig(solver=working_set.WorkingSet(), gradient=Unroll())
-  with pytest.raises(ValueError, match="solver must be Fista or W.*, got <class"):
+  with pytest.raises(
+    ValueError, match=r"solver must be Fista or W.*, got <class"
+  ):
     nnn.NnnConfig(solver=fista.Fista)
 
 

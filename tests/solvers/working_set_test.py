@@ -30,7 +30,10 @@ def problem(seed, num_docs, dim, l1=0.05, l2=0.02, lean=0.3):
   rows = rng.normal(size=(num_docs + 1, dim)) + lean
   rows /= np.linalg.norm(rows, axis=1, keepdims=True)
   return elastic_net.Problem(
-    jnp.asarray(rows[0]), jnp.asarray(rows[1:]), jnp.asarray(l1), jnp.asarray(l2)
+    jnp.asarray(rows[0]),
+    jnp.asarray(rows[1:]),
+    jnp.asarray(l1),
+    jnp.asarray(l2),
   )
 
 
