@@ -23,12 +23,9 @@
 # three-document example, drawn; then real text.
 
 # %%
-# On Colab: install the package and what loads an encoder and data.
-import importlib.util
-
-if importlib.util.find_spec("nnn_jax") is None:
-  # %pip install -q "nnn_jax[train] @ git+https://github.com/nnn-jax/nnn_jax"
-  pass
+# In a fresh Colab: clone the repository, then install it with what loads an
+# encoder and data. On your machine `make demo` has done so.
+# %pip install -q "./nnn_jax[train]"
 
 # %%
 from functools import partial

@@ -1,0 +1,1 @@
+"""Benchmarks: peers measured in one run, ratios printed, nothing asserted."""
