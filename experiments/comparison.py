@@ -185,6 +185,32 @@ def describe_params(params: Any) -> str:
   return " ".join(f"{k}={v:g}" for k, v in params._asdict().items())
 
 
+def geometry(embeddings: Embeddings) -> dict[str, float]:
+  """How alike a query's relevant documents are, and how they stand apart.
+
+  NNN and MMR treat documents that are alike as redundant, so they can gain over
+  dense retrieval where relevant documents are less alike than they are to
+  irrelevant ones.
+
+  Returns:
+    Means over queries with two or more relevant documents of: the cosine
+    between two relevant documents, the cosine of a relevant document with its
+    nearest irrelevant one, and the cosine of the query with a relevant one.
+  """
+  values = []
+  for query, labels in zip(embeddings.queries, embeddings.labels, strict=True):
+    rows = np.flatnonzero(labels)
+    if len(rows) < 2:
+      continue
+    relevant = embeddings.corpus[rows]
+    cosine = relevant @ embeddings.corpus.T
+    within = cosine[:, rows][~np.eye(len(rows), dtype=bool)]
+    nearest = np.where(labels, -np.inf, cosine).max(axis=1)
+    values.append((within.mean(), nearest.mean(), (relevant @ query).mean()))
+  names = ("within relevant", "to nearest irrelevant", "query to relevant")
+  return dict(zip(names, np.mean(values, axis=0).tolist(), strict=True))
+
+
 def by_num_relevant(
   comp: np.ndarray, labels: np.ndarray
 ) -> dict[int, tuple[float, float, float, int]]:

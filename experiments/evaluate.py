@@ -192,8 +192,13 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
       rows = _evaluate_split(
         dataset, split, chosen_on[selector.name], encoders, out
       )
+      cosines = [
+        {"encoder": stage} | comparison.geometry(encoded.split(dataset, split))
+        for stage, encoded in encoders.items()
+      ]
       results["data_sets"][title] = {
         "rows": rows,
+        "cosines": cosines,
         "parameters_chosen_on": f"{selector.name}, validation",
         "metadata": dataset.metadata,
       }
@@ -202,6 +207,8 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
         f"{len(dataset.doc_ids):,} documents "
         f"({dataset.metadata.get('source', dataset.name)})\n\n"
         f"{report.markdown_table(rows, list(rows[0]), digits=2).rstrip()}\n\n"
+        "Mean cosines, for queries with two or more relevant documents:\n\n"
+        f"{report.markdown_table(cosines, list(cosines[0])).rstrip()}\n\n"
         f"Parameters chosen on {selector.name}, validation."
       )
   chosen = chosen_on[datasets[0].name]
