@@ -13,6 +13,7 @@ from absl import logging
 
 from experiments import report
 from nnn_jax import metrics, retriever
+from nnn_jax.core import checks
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import dense, mmr, nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
@@ -114,6 +115,7 @@ class Encoded:
       logging.info("Reusing embeddings of %d %s.", len(texts), description)
       return np.load(path)
     embeddings = encode(texts, description=description)
+    checks.check_embeddings(description, embeddings)
     report.write_npy(path, embeddings)
     return embeddings
 
