@@ -9,7 +9,7 @@ RUN = $(VENV)/bin/python
 # Train dense, then through the NNN solver, and compare on held-out queries.
 demo: $(VENV)/train.stamp
 	$(RUN) -m experiments.train --config=configs/api_docs.py --workdir=$(WORKDIR)
-	$(RUN) -m experiments.evaluate --workdir=$(WORKDIR) --datasets=api_docs,bfcl
+	$(RUN) -m experiments.evaluate --workdir=$(WORKDIR)
 
 # The default tier.
 test: $(VENV)/test.stamp

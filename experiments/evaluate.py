@@ -1,6 +1,6 @@
 r"""Compares decoders on held-out queries: tables, runs and figures.
 
-  python -m experiments.evaluate --workdir=runs/demo --datasets=api_docs,bfcl
+  python -m experiments.evaluate --workdir=runs/demo
   python -m experiments.evaluate --encoder=minilm --workdir=runs/frozen \
     --datasets=toollens --manual_dir=toollens=/path/to/toollens
 
@@ -36,7 +36,10 @@ _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Of experiments.train.", required=True
 )
 _DATASETS = flags.DEFINE_list(
-  "datasets", [], "Data sets to evaluate; the default is the trained one."
+  "datasets",
+  [],
+  "Data sets to evaluate; the default is the trained one (api_docs with "
+  "--encoder), and bfcl beside api_docs.",
 )
 _MANUAL_DIR = flags.DEFINE_multi_string(
   "manual_dir", [], "name=folder with a data set's original files."
@@ -112,13 +115,7 @@ def _splits(dataset: pipeline.RetrievalDataset) -> list[str]:
   held_out = [s for s in dataset.splits if s not in ("train", "validation")]
   if _SPLITS.value == ["all"]:
     return held_out
-  splits = [split for split in held_out if split in _SPLITS.value]
-  if not splits:
-    raise ValueError(
-      f"splits {_SPLITS.value} hold none of {dataset.name}'s held-out splits: "
-      f"choose from {', '.join(held_out)}, or all."
-    )
-  return splits
+  return [split for split in held_out if split in _SPLITS.value]
 
 
 def _load(
@@ -170,10 +167,16 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
   if _ENCODER.value:
     decoders = [d for d in decoders if comparison.METHODS[d].stage == "dense"]
   names = list(_DATASETS.value)
-  if not names and _ENCODER.value:
-    raise ValueError("datasets must be named with --encoder.")
-  names = names or [config["dataset"]]
+  if not names:
+    names = [config.get("dataset", "api_docs")]
+    if names == ["api_docs"]:
+      names.append("bfcl")  # Its independent test.
   datasets = _load(names, config)
+  if not any(_splits(dataset) for dataset in datasets):
+    raise ValueError(
+      f"splits {_SPLITS.value} are held-out splits of none of the data sets; "
+      f"{datasets[0].name} has {', '.join(datasets[0].splits)}."
+    )
   encoders = load_encoders(workdir, decoders)
   out = workdir / "evaluation"
   results: dict[str, Any] = {"machine": _machine(), "data_sets": {}}
