@@ -35,8 +35,8 @@ class Implicit:
   """Differentiate the optimality conditions at the solution: no tape.
 
   Memory and time do not depend on the number of steps. Gradients are those of
-  the optimum, so they are right only where the solver reached it: at a KKT
-  violation of 1e-5 they can be 15 % off, at 1e-7 under 1 %.
+  the optimum, so they are biased where the solver has not reached it: look at
+  the KKT violation.
 
   Attributes:
     capacity: Size of the linear system, a bound on the support. Of a larger

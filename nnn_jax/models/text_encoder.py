@@ -124,7 +124,7 @@ class SelfAttention(nnx.Module):
 
     The products run as `[batch, heads, length, head_dim]` matrices, and the
     softmax is divided by its sum after the value product, where the array is
-    smaller: 5 times faster on CPU than the einsum over `[batch, length, heads,
+    smaller: faster on CPU than the einsum over `[batch, length, heads,
     head_dim]`.
     """
     batch, length, dim = x.shape

@@ -105,6 +105,19 @@ def test_one_stage_alone(commands, beir, tmp_path):
   assert not (tmp_path / "run" / "nnn_tr").exists()
 
 
+def test_without_the_weights_it_trains_from_scratch_and_says_so(
+  commands, shared_folder, beir, tmp_path, monkeypatch
+):
+  monkeypatch.setenv("PIP_NO_INDEX", "1")
+  monkeypatch.setenv("NNN_JAX_CACHE", str(tmp_path / "empty"))
+  offline = type(commands)(shared_folder / "compiled")
+  changes = {"encoder": "auto", "dense.num_epochs": 1}
+  arguments = offline.train_arguments(tmp_path / "run", beir, **changes)
+  _, err = offline.run("train", *arguments, "--stages=dense")
+  assert "Training a small encoder from scratch, since the MiniLM" in err
+  assert (tmp_path / "run" / "dense" / "retriever").exists()
+
+
 def steps_on_record(folder):
   records = writers.read_metrics(folder)
   return records[-1]["step"] if records else -1
