@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from sklearn import linear_model
 
+from nnn_jax.core import corpora
 from nnn_jax.core.gradients import Unroll
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.solvers import elastic_net, fista, working_set
@@ -40,7 +41,8 @@ def decode(params, query, corpus, *, num_steps=20_000, k=1, **kwargs):
 
 
 def weights_of(params, query, corpus, **kwargs):
-  return decode(params, query, corpus, **kwargs).aux.weights
+  result = decode(params, query, corpus, **kwargs)
+  return result.aux.weights.dense(corpus.shape[0])
 
 
 def problem(seed, num_docs=30, dim=20, lean=0.3):
@@ -220,7 +222,7 @@ def test_zero_exactly_from_the_largest_correlation_on(x64):
   for l2 in (0.0, 0.1, 1.0):
     above = decode((top * (1 + 1e-12), l2), query, corpus, k=30)
     below = decode((top * (1 - 1e-9), l2), query, corpus, k=30)
-    assert (np.asarray(above.aux.weights) == 0).all()
+    assert (np.asarray(above.aux.weights.values) == 0).all()
     assert int(above.aux.support_size) == 0
     assert (np.asarray(above.scores) <= 0).all()
     assert bool(above.aux.exact)
@@ -256,7 +258,7 @@ def test_duplicates_share_the_weight(x64, l2):
   best = int(np.argmax(corpus @ query))
   copies = np.concatenate([corpus, corpus[[best, best]]])
   result = decode((0.05, l2), query, copies, k=32)
-  group = np.asarray(result.aux.weights)[[best, 30, 31]]
+  group = np.asarray(result.aux.weights.values)[[best, 30, 31]]
   assert (group > 0).all()
   np.testing.assert_allclose(group, group[0], rtol=1e-10)
   retrieved = result.indices[: int(result.aux.support_size)].tolist()
@@ -276,7 +278,7 @@ def test_optimality_conditions_hold(x64):
   query, corpus = problem(5)
   l1, l2 = 0.08, 0.02
   result = decode((l1, l2), query, corpus)
-  weights = np.asarray(result.aux.weights)
+  weights = np.asarray(result.aux.weights.values)
   correlation = corpus @ (query - weights @ corpus)
   support = weights > 0
   assert 2 < support.sum() < 30
@@ -294,8 +296,7 @@ def test_optimality_conditions_hold(x64):
 
 def numpy_extended(weights, query, corpus, l1, l2):
   correlation = corpus @ (query - weights @ corpus)
-  square = (corpus**2).sum(axis=1)
-  return (correlation + square * weights - l1) / (square + l2)
+  return np.where(weights > 0, weights, (correlation - l1) / (1 + l2))
 
 
 @pytest.mark.parametrize("penalties", [(0.1, 0.05), (0.05, 1.0), (0.2, 0.0)])
@@ -304,7 +305,7 @@ def test_extended_scores_at_convergence(x64, penalties, scale):
   query, corpus = problem(6)
   corpus = corpus * np.linspace(1.0, scale, 30)[:, None]
   result = decode(penalties, query, corpus, k=30)
-  weights = np.asarray(result.aux.weights)
+  weights = np.asarray(result.aux.weights.values)
   scores = np.empty(30)
   scores[np.asarray(result.indices)] = result.scores
   expected = numpy_extended(weights, query, corpus, *penalties)
@@ -322,7 +323,7 @@ def test_a_positive_score_is_a_weight_also_before_convergence(
   for seed in range(5):
     query, corpus = problem(seed, num_docs=60, dim=8)
     result = decode(penalties, query, corpus, k=60, num_steps=num_steps)
-    weights = np.asarray(result.aux.weights)[np.asarray(result.indices)]
+    weights = np.asarray(result.aux.weights.values)[np.asarray(result.indices)]
     scores = np.asarray(result.scores)
     np.testing.assert_array_equal(scores > 0, weights > 0)
     np.testing.assert_array_equal(scores[scores > 0], weights[weights > 0])
@@ -342,11 +343,8 @@ def test_scores_beyond_the_support_carry_gradient(x64):
 
   assert float(score(corpus)) < 0
   grad = np.asarray(jax.grad(score)(corpus))
-  residual = query - np.asarray(result.aux.weights) @ corpus
-  # For a unit row: d/du (u.r - l1) / (|u|^2 + l2).
-  expected = residual / (1 + l2) - 2 * corpus[document] * float(
-    result.scores[-1]
-  ) / (1 + l2)
+  residual = query - np.asarray(result.aux.weights.values) @ corpus
+  expected = residual / (1 + l2)  # d/du (u.r - l1) / (1 + l2).
   np.testing.assert_allclose(grad[document], expected, atol=1e-7)
 
 
@@ -405,17 +403,20 @@ def test_gap_and_violation_certify_arbitrary_weights(x64, l1, l2):
     ]
   )
   instance = elastic_net.Problem(
-    jnp.asarray(query), jnp.asarray(corpus), jnp.float64(l1), jnp.float64(l2)
+    jnp.asarray(query),
+    corpora.searchable(corpus),
+    jnp.float64(l1),
+    jnp.float64(l2),
   )
 
   @jax.jit
   @jax.vmap
   def certify(weights):
-    correlation = elastic_net.correlation(instance, weights)
+    solution = elastic_net.solution_of(instance, weights)
     return (
-      elastic_net.objective(instance, weights),
-      correlation,
-      elastic_net.optimality(instance, weights, correlation),
+      elastic_net.objective(instance, solution),
+      solution.correlation,
+      elastic_net.optimality(instance, solution),
     )
 
   values, correlation, optimality = certify(candidates)
@@ -445,6 +446,7 @@ def test_gap_equals_the_textbook_dual(x64):
   instance = elastic_net.Problem(
     *(jnp.asarray(x, jnp.float64) for x in (query, corpus, l1, l2))
   )
+  instance = instance._replace(corpus=corpora.searchable(instance.corpus))
   theta = query - weights @ corpus
   excess = np.maximum(corpus @ theta - l1, 0.0)
   dual = (
@@ -453,9 +455,8 @@ def test_gap_equals_the_textbook_dual(x64):
     - np.sum(excess**2) / (2 * l2)
   )
   expected = objective(weights, query, corpus, l1, l2) - dual
-  gap = elastic_net.optimality(
-    instance, jnp.asarray(weights), jnp.asarray(corpus @ theta)
-  ).duality_gap
+  solution = elastic_net.solution_of(instance, jnp.asarray(weights))
+  gap = elastic_net.optimality(instance, solution).duality_gap
   assert float(gap) == pytest.approx(expected, rel=1e-9)
 
 
@@ -464,7 +465,7 @@ def test_certificates_leave_out_masked_documents(x64):
   where = np.arange(30) % 3 != 0
   masked = decode((0.1, 0.05), query, corpus, where=where)
   removed = decode((0.1, 0.05), query, corpus[where])
-  assert (np.asarray(masked.aux.weights)[~where] == 0).all()
+  assert (np.asarray(masked.aux.weights.values)[~where] == 0).all()
   for name in ("kkt_violation", "duality_gap", "support_size"):
     np.testing.assert_allclose(
       getattr(masked.aux, name), getattr(removed.aux, name), atol=1e-10
@@ -481,7 +482,7 @@ def test_exact_is_honest():
   for num_steps in (1, 500, 20_000):  # At 500 the gap is small already.
     result = decode((0.01, 0.01), query, corpus, num_steps=num_steps)
     violation = float(result.aux.kkt_violation)
-    weights = np.float64(result.aux.weights)
+    weights = np.float64(result.aux.weights.values)
     s = corpus @ (query - weights @ corpus)
     true = np.where(
       weights > 0, np.abs(s - 0.01 - 0.01 * weights), np.maximum(s - 0.01, 0)
@@ -541,7 +542,7 @@ def test_where_equals_removing(seed, l1, l2):
     masked = decode((l1, l2), query, decoys, where=where, k=25, num_steps=2_000)
     removed = decode((l1, l2), query, corpus[kept], k=20, num_steps=2_000)
     np.testing.assert_allclose(
-      np.asarray(masked.aux.weights)[kept], removed.aux.weights, atol=1e-6
+      np.asarray(masked.aux.weights.values)[kept], removed.aux.weights.values, atol=1e-6
     )
     np.testing.assert_allclose(masked.scores[:20], removed.scores, atol=1e-6)
     assert (np.asarray(masked.indices[20:]) == -1).all()
