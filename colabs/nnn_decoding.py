@@ -52,7 +52,7 @@ config = nnn.NnnConfig(solver=fista.Fista(num_steps=1000))
 
 print("dense:", dense.decode((), query, corpus, k=2).indices)
 result = nnn.decode(nnn.NnnParams(0.1, 0.03), query, corpus, k=2, config=config)
-print("NNN:  ", result.indices, "weights", result.aux.weights)
+print("NNN:  ", result.indices, "weights", result.aux.weights.dense(3))
 
 # %% [markdown]
 # For which penalties is the support exactly {2, 3}? The proposition says: for
@@ -66,7 +66,7 @@ sweep = jax.vmap(
   lambda l1, l2: (
     nnn.decode(
       nnn.NnnParams(l1, l2), query, corpus, k=1, config=config
-    ).aux.weights
+    ).aux.weights.dense(3)
   )
 )
 support = np.asarray(sweep(l1.ravel(), l2.ravel()) > 0) @ [1, 2, 4]

@@ -130,14 +130,17 @@ def answer(
       k=min(k, len(documents)),
       config=searcher.method.config,
     )
+    weights: dict[int, float] = {}
+    if isinstance(result.aux, nnn.NnnAux):
+      pairs = (part.tolist() for part in result.aux.weights)
+      weights = dict(zip(*pairs, strict=True))
     rows = []
     for rank, (row, score) in enumerate(
       zip(result.indices.tolist(), result.scores.tolist(), strict=True), 1
     ):
       entry = {"rank": rank, "score": score}
-      if isinstance(result.aux, nnn.NnnAux):
-        weight = float(result.aux.weights[row])
-        entry["weight"] = weight if weight > 0 else None
+      if weights:
+        entry["weight"] = weights.get(row) or None
       text = " ".join(documents[row].split())
       entry |= {"id": doc_ids[row], "text": text[:_WIDTH]}
       rows.append(entry)
