@@ -52,7 +52,7 @@ def look(n: int) -> dict[str, Any]:
   """Colour, marker and dashes of series n; 36 differ."""
   return {
     "color": COLORS[n % len(COLORS)],
-    "marker": _MARKERS[n % len(_MARKERS)],
+    "marker": _MARKERS[(n + 3 * (n // len(COLORS))) % len(_MARKERS)],
     "linestyle": _DASHES[(n + n // len(COLORS)) % len(_DASHES)],
   }
 
