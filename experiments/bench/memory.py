@@ -11,21 +11,15 @@ from typing import Any
 
 _SELF = pathlib.Path("/proc/self")
 
-# mallopt's parameters, from malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-
 
 def peak_mib(call: Callable[[], Any]) -> tuple[float | None, Any]:
   """Calls, and measures by how many MiB resident memory rose at its peak.
 
   The kernel's high-water mark (VmHWM) is set back to the resident size before
-  the call, so a corpus that is loaded already does not count. For the call
-  glibc takes blocks of 64 KiB and more from the kernel each time: from its own
-  free memory, which is resident, they would not be seen. What else a library
-  keeps between calls is not seen either: warm up first.
-
-  Afterwards blocks up to 32 MiB are kept when freed; glibc comes to that by
-  itself once it has freed one of that size.
+  the call, so a corpus that is loaded already does not count, after glibc's free
+  memory went back to the kernel. It gives all of it back from its main arena
+  only: start the process with MALLOC_ARENA_MAX=1. What libraries keep in pools
+  of their own between calls is not seen: warm up first.
 
   Returns:
     (MiB, what `call` returned). None for MiB where there is no such mark to
@@ -33,18 +27,13 @@ def peak_mib(call: Callable[[], Any]) -> tuple[float | None, Any]:
   """
   gc.collect()
   try:
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_MMAP_THRESHOLD, 64 * 2**10)
-    libc.malloc_trim(0)
+    ctypes.CDLL(None).malloc_trim(0)  # glibc's; other libraries have none.
     (_SELF / "clear_refs").write_text("5")
     before = _status("VmRSS")
   except (AttributeError, OSError):
     return None, call()
   result = call()
-  peak = _status("VmHWM")
-  libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20)
-  libc.mallopt(_TRIM_THRESHOLD, 64 * 2**20)
-  return max(0, peak - before) / 1024, result
+  return max(0, _status("VmHWM") - before) / 1024, result
 
 
 def _status(name: str) -> int:

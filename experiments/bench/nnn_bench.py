@@ -5,9 +5,8 @@ r"""NNN decoding against its peers, in one run.
 
 For each number of documents and batch size: our dense top-k, working set and
 FISTA (50 steps and to convergence), faiss `IndexFlatIP`, a PyTorch FISTA loop,
-and coordinate descent in scikit-learn, celer and skglm. At the defaults the run
-takes about an hour on two cores, and 8 GiB of memory. It is resumed when the
-same command is given again: finished cells are read from the JSON.
+and coordinate descent in scikit-learn, celer and skglm. A run is resumed when
+the same command is given again: finished cells are read from the JSON.
 
 Printed, and in the JSON:
 
@@ -18,8 +17,9 @@ Printed, and in the JSON:
   MiB       peak of resident memory during a call, above what it was before,
             with corpus and index loaded
 
-A cell predicted to take longer than --cell_s is measured on fewer queries, or
-skipped, and its note says so.
+A cell takes at most about three times --cell_s (it is prepared, timed, and run
+once more for its memory), and the defaults ask for 156 cells. One predicted to
+take longer is measured on fewer queries, or skipped, and its note says so.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def environment(threads: int) -> dict[str, str]:
   processor take it for a Pentium 4 ("Prescott"), faiss's among them, and peers
   shall not lose by that: the kernels for its vector instructions are named.
   """
-  env = dict(os.environ)
+  env = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # See `memory.peak_mib`.
   for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     env.pop(name, None)
   try:
