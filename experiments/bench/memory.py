@@ -16,9 +16,9 @@ def peak_mib(call: Callable[[], Any]) -> tuple[float | None, Any]:
   """Calls, and measures by how many MiB resident memory rose at its peak.
 
   The kernel's high-water mark (VmHWM) is set back to the resident size before
-  the call, so a corpus that is loaded already does not count, after glibc's free
-  memory went back to the kernel. It gives all of it back from its main arena
-  only: start the process with MALLOC_ARENA_MAX=1. What libraries keep in pools
+  the call, so a corpus that is loaded already does not count, after glibc gave
+  its free memory back to the kernel. It gives back all of it only in its main
+  arena: start the process with MALLOC_ARENA_MAX=1. What libraries keep in pools
   of their own between calls is not seen: warm up first.
 
   Returns:
