@@ -41,6 +41,14 @@ TEST = [
   "pytest-xdist>=3.6",
   "scikit-learn>=1.6",
 ]
+BENCH = [
+  "celer>=0.7.4",
+  "faiss-cpu>=1.9",
+  "scikit-learn>=1.6",
+  "skglm>=0.5",
+  "threadpoolctl>=3.5",
+  "torch>=2.5",
+]
 LINT = ["import-linter>=2.3", "mypy>=1.15", "nbstripout", "ruff>=0.11"]
 
 setuptools.setup(
@@ -57,6 +65,7 @@ setuptools.setup(
   extras_require={
     "train": TRAIN,
     "test": TRAIN + TEST,
+    "bench": TRAIN + BENCH,
     "dev": TRAIN + TEST + LINT + ["pre-commit"],
   },
 )

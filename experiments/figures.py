@@ -1,49 +1,23 @@
 """Figures of the experiments, as PNG files.
 
 Metrics are passed as fractions, as `nnn_jax.metrics` returns them, and drawn
-in per cent. Colours are those of Okabe and Ito (2008), told apart by readers
-with any colour vision; markers and dashes repeat the distinction, for print.
-
-The figures are those of arXiv 2606.17910 (its Figures 2 to 4), and one of
-training. Nothing here touches matplotlib's global state.
+in per cent. The figures are those of arXiv 2606.17910 (its Figures 2 to 4), and
+one of training; `drawing` has their looks.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
-import matplotlib.figure
 import matplotlib.patches
 import matplotlib.ticker
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.backends import backend_agg
 
+from experiments import drawing
 from nnn_jax import files
-
-# Black stays free for reference lines; yellow is left out, too pale on white.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
-
-_STYLE: Any = {
-  "axes.axisbelow": True,
-  "axes.grid": True,
-  "axes.spines.right": False,
-  "axes.spines.top": False,
-  "axes.titlesize": 11,
-  "figure.constrained_layout.use": True,
-  "font.size": 10,
-  "grid.color": "#dddddd",
-  "grid.linewidth": 0.6,
-  "legend.frameon": False,
-  "lines.linewidth": 1.8,
-  "lines.markersize": 5,
-}
 
 
 def heat_map(
@@ -89,9 +63,9 @@ def heat_map(
   low = float(values[values > 0].min(initial=values.max()))
   high = max(float(values.max()), low + 1e-6)  # Even a flat grid needs a scale.
 
-  with matplotlib.rc_context(_STYLE):
+  with matplotlib.rc_context(drawing.STYLE):
     width = 1.6 + len(panels) * (0.9 + 0.52 * shape[1])
-    figure = _figure(max(width, 4.0), 1.3 + 0.46 * shape[0])
+    figure = drawing.figure(max(width, 4.0), 1.3 + 0.46 * shape[0])
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, (name, grid) in zip(axes, panels.items(), strict=True):
       ax.grid(False)
@@ -125,7 +99,7 @@ def heat_map(
       image, ax=list(axes), label=f"{metric} (%)", pad=0.02,
       extend="min" if values.min() < low else "neither",
     )  # fmt: skip
-    _save(figure, path)
+    drawing.save(figure, path)
 
 
 def steps_curve(
@@ -148,8 +122,8 @@ def steps_curve(
   """
   if not curves:
     raise ValueError("curves is empty: nothing to draw")
-  with matplotlib.rc_context(_STYLE):
-    figure = _figure(6.0, 3.8)
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(6.0, 3.8)
     ax = figure.subplots()
     ticks: set[float] = set()
     for n, (name, (steps, values)) in enumerate(curves.items()):
@@ -159,18 +133,18 @@ def steps_curve(
           "they must be as many, at least one, and steps at least 1"
         )
       ticks.update(steps)
-      ax.plot(steps, 100 * np.asarray(values), label=name, **_look(n))
+      ax.plot(steps, 100 * np.asarray(values), label=name, **drawing.look(n))
     if dense is not None:
       ax.axhline(
         100 * dense, color="black", linestyle=(0, (2, 2)), linewidth=1.2,
         label="dense (no solver)",
       )  # fmt: skip
     ax.set_xscale("log")
-    _log_ticks(ax, sorted(ticks))
+    drawing.log_ticks(ax, sorted(ticks))
     ax.set_xlabel("solver steps (log scale)")
     ax.set_ylabel(f"{metric} (%)")
-    _legend(figure, ax)
-    _save(figure, path)
+    drawing.legend(figure, ax)
+    drawing.save(figure, path)
 
 
 def by_num_relevant(
@@ -209,8 +183,8 @@ def by_num_relevant(
   places = {number: i for i, number in enumerate(sorted(counts))}
   spread = 0.16 if len(table) < 5 else 0.7 / len(table)
 
-  with matplotlib.rc_context(_STYLE):
-    figure = _figure(max(5.0, 1.6 + 1.15 * len(places)), 3.9)
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(max(5.0, 1.6 + 1.15 * len(places)), 3.9)
     ax = figure.subplots()
     ax.grid(False, axis="x")
     for n, (name, rows) in enumerate(table.items()):
@@ -221,7 +195,7 @@ def by_num_relevant(
       ax.errorbar(
         [places[key] + shift for key in keys], centre,
         yerr=[centre - lower, upper - centre], label=name, capsize=2.5,
-        elinewidth=1.2, **_look(n) | {"linestyle": "none"},
+        elinewidth=1.2, **drawing.look(n) | {"linestyle": "none"},
       )  # fmt: skip
     ax.set_xticks(
       list(places.values()), [f"{key}\n(n={counts[key]:,})" for key in places]
@@ -230,8 +204,8 @@ def by_num_relevant(
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.set_xlabel("relevant documents per query (number of queries)")
     ax.set_ylabel(f"{metric} (%), with interval")
-    _legend(figure, ax)
-    _save(figure, path)
+    drawing.legend(figure, ax)
+    drawing.save(figure, path)
 
 
 def training_curves(
@@ -268,22 +242,24 @@ def training_curves(
     raise ValueError(
       f'no record has "step" and {loss!r} or {validation!r}: nothing to draw'
     )
-  with matplotlib.rc_context(_STYLE):
-    figure = _figure(6.0, 4.6)
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(6.0, 4.6)
     top, bottom = figure.subplots(2, 1, sharex=True)
     many = losses[0].size > 60  # One noisy line: a mean over it reads better.
     top.plot(
-      *losses, color=_COLORS[0], linewidth=0.8 if many else 1.8,
+      *losses, color=drawing.COLORS[0], linewidth=0.8 if many else 1.8,
       alpha=0.45 if many else 1.0, label="each record",
     )  # fmt: skip
     if many:
       window = losses[0].size // 20
       mean = np.convolve(losses[1], np.ones(window) / window, mode="valid")
       centres = losses[0][window // 2 :][: mean.size]
-      top.plot(centres, mean, color=_COLORS[0], label=f"mean of {window}")
+      top.plot(
+        centres, mean, color=drawing.COLORS[0], label=f"mean of {window}"
+      )
       top.legend(loc="upper right")
     top.set_ylabel("training loss")
-    bottom.plot(scores[0], 100 * scores[1], **_look(1))
+    bottom.plot(scores[0], 100 * scores[1], **drawing.look(1))
     if np.isfinite(scores[1]).any():
       best = int(np.nanargmax(scores[1]))
       at, value = scores[0][best], 100 * scores[1][best]
@@ -302,46 +278,4 @@ def training_curves(
         ax.set_yticks([])
         ax.text(0.5, 0.5, "no records", ha="center", transform=ax.transAxes)
     figure.align_ylabels()
-    _save(figure, path)
-
-
-def _figure(width: float, height: float) -> matplotlib.figure.Figure:
-  figure = matplotlib.figure.Figure(figsize=(width, height))
-  backend_agg.FigureCanvasAgg(figure)  # No pyplot, so no global state.
-  return figure
-
-
-def _look(n: int) -> dict[str, Any]:
-  return {
-    "color": _COLORS[n % len(_COLORS)],
-    "marker": _MARKERS[n % len(_MARKERS)],
-    "linestyle": _DASHES[n % len(_DASHES)],
-  }
-
-
-def _legend(figure: matplotlib.figure.Figure, ax: Axes) -> None:
-  """Above the axes, where it covers no data."""
-  handles, names = ax.get_legend_handles_labels()
-  # About 12 characters an inch, and 8 for a key: as many columns as fit.
-  fitting = int(12 * figure.get_figwidth() / (8 + max(map(len, names))))
-  figure.legend(
-    handles, names, loc="outside upper center",
-    ncols=max(1, min(fitting, len(names))),
-  )  # fmt: skip
-
-
-def _log_ticks(ax: Axes, steps: Sequence[float]) -> None:
-  """Labels the steps measured, as far as they leave room for each other."""
-  kept: list[float] = []
-  span = max(np.log(steps[-1] / steps[0]), 1e-9)
-  for step in steps:
-    if not kept or np.log(step / kept[-1]) > span / 14:
-      kept.append(step)
-  ax.set_xticks(kept, [f"{step:g}" for step in kept])
-  ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-
-
-def _save(figure: matplotlib.figure.Figure, path: files.PathLike) -> None:
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format="png", dpi=150)
-  files.write(path, buffer.getvalue())
+    drawing.save(figure, path)

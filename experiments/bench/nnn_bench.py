@@ -1,128 +1,247 @@
-r"""NNN decoding against dense top-k, on synthetic anisotropic embeddings.
+r"""NNN decoding against its peers, in one run.
 
-  python -m experiments.bench.nnn_bench --num_docs=10000,100000 --batch=16
-  XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 \
-    python -m experiments.bench.nnn_bench --json=nnn_bench.json
+  pip install '.[bench]'  # The peers; those that are missing are left out.
+  python -m experiments.bench.nnn_bench --threads=1 --json=nnn_bench.json
 
-For each corpus size and pair of penalties: dense top-k, FISTA with the
-published 50 steps, and the exact working set, in one process. Printed: time,
-ratio to dense, objective above the best found, KKT violation, support and
-corpus passes, the largest or mean over the batch.
+For each number of documents and batch size: our dense top-k, working set and
+FISTA (50 steps and to convergence), faiss `IndexFlatIP`, a PyTorch FISTA loop,
+and coordinate descent in scikit-learn, celer and skglm. A run is resumed when
+the same command is given again: finished cells are read from the JSON.
+
+Printed, and in the JSON:
+
+  ms        a batch, compiled and loaded; median of the calls
+  x dense   that time over our dense top-k's; "FISTA 50 x" is FISTA's over it
+  KKT       largest violation, and "above best" largest objective above the
+            best decoder's, evaluated in float64 on up to 16 queries
+  MiB       peak of resident memory during a call, above what it was before,
+            with corpus and index loaded
+
+A cell takes at most about three times --cell_s (it is prepared, timed, and run
+once more for its memory), and the defaults ask for 156 cells. One predicted to
+take longer is measured on fewer queries, or skipped, and its note says so.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
 import platform
-from collections.abc import Sequence
-from functools import partial
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import tqdm
 from absl import app, flags
 
 from experiments import report
-from experiments.bench import timing
-from nnn_jax.core import linalg
-from nnn_jax.decoders import dense, nnn
-from nnn_jax.solvers import elastic_net, fista, working_set
+from experiments.bench import measure, registry, summary, worlds
 
-_NUM_DOCS = flags.DEFINE_list("num_docs", ["1000", "10000", "100000"], "")
-_DIM = flags.DEFINE_integer("dim", 384, "Embedding size.")
-_BATCH = flags.DEFINE_integer("batch", 16, "Queries decoded together.")
-_PENALTIES = flags.DEFINE_list(
-  "penalties", ["0.3:0.1", "0.1:0.1", "0.03:0.03"], "l1:l2 pairs."
+_NUM_DOCS = flags.DEFINE_list(
+  "num_docs", ["1000", "10000", "100000", "1000000"], "Corpus sizes."
 )
-_CAPACITY = flags.DEFINE_integer("capacity", 128, "Of the working set.")
+_BATCH = flags.DEFINE_list("batch", ["1", "16", "256"], "Queries at a time.")
+_DIM = flags.DEFINE_integer("dim", 384, "Embedding size.")
+_WORLD = flags.DEFINE_enum("world", "anisotropic", worlds.KINDS, "")
+_RADIUS = flags.DEFINE_float("radius", 0.6, "Of the clusters.")
+_DTYPE = flags.DEFINE_enum("dtype", "float32", worlds.DTYPES, "Of the corpus.")
+_PENALTIES = flags.DEFINE_list(
+  "penalties",
+  ["0.1:0.1", "0.3:0.1", "0.03:0.03"],
+  "l1:l2 pairs; peers and converged FISTA are measured at the first only.",
+)
+_DECODERS = flags.DEFINE_list("decoders", list(registry.CONTESTANTS), "Rows.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed calls; median.")
-_JSON = flags.DEFINE_string("json", None, "Where to write the rows.")
+_CELL_S = flags.DEFINE_float("cell_s", 20.0, "About the time a cell may take.")
+_THREADS = flags.DEFINE_integer("threads", 0, "Processors to use; 0 is all.")
+_JSON = flags.DEFINE_string(
+  "json", "nnn_bench.json", "Results, kept as it runs."
+)
 
-_K = 10
 
-
-def world(num_docs: int, dim: int, batch: int) -> tuple[jax.Array, jax.Array]:
-  """Unit rows around a shared mean, and queries that mix three documents."""
-  keys = jax.random.split(jax.random.key(0), 4)
-  mean = jax.random.normal(keys[0], (dim,))
-  corpus = linalg.normalize(
-    jax.random.normal(keys[1], (num_docs, dim)) + 0.5 * mean
+def requests(decoders: Sequence[str]) -> dict[str, measure.Request]:
+  """What the flags ask of each decoder."""
+  pairs = [tuple(map(float, pair.split(":"))) for pair in _PENALTIES.value]
+  world = worlds.World(
+    kind=_WORLD.value,
+    dim=_DIM.value,
+    radius=_RADIUS.value,
+    dtype=_DTYPE.value,
   )
-  rows = jax.random.randint(keys[2], (batch, 3), 0, num_docs)
-  noise = jax.random.normal(keys[3], (batch, dim)) / dim**0.5
-  return linalg.normalize(corpus[rows].sum(axis=1) + 0.5 * noise), corpus
+  asked = {}
+  for decoder in decoders:
+    every = registry.CONTESTANTS[decoder].all_penalties
+    cells = [
+      measure.Cell(num_docs=num_docs, batch=batch, l1=l1, l2=l2)
+      for num_docs in sorted(map(int, _NUM_DOCS.value))
+      for batch in sorted(map(int, _BATCH.value))
+      for l1, l2 in (pairs if every else pairs[:1])
+    ]
+    asked[decoder] = measure.Request(
+      decoder=decoder,
+      world=world,
+      cells=cells,
+      repeats=_REPEATS.value,
+      limit_s=_CELL_S.value,
+      threads=_THREADS.value,
+    )
+  return asked
 
 
-def rows_of(num_docs: int, l1: float, l2: float) -> list[dict[str, Any]]:
-  """Measures every decoder on one world."""
-  queries, corpus = world(num_docs, _DIM.value, _BATCH.value)
-  solver = working_set.WorkingSet(capacity=_CAPACITY.value)
-  decoders = {
-    "dense": partial(dense.decode, ()),
-    "FISTA 50": partial(
-      nnn.decode,
-      nnn.NnnParams(l1, l2),
-      config=nnn.NnnConfig(solver=fista.Fista()),
-    ),
-    "working set": partial(
-      nnn.decode, nnn.NnnParams(l1, l2), config=nnn.NnnConfig(solver=solver)
-    ),
+def environment(threads: int) -> dict[str, str]:
+  """The environment of a measuring process.
+
+  OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, where a machine sets them, are made
+  for other builds than the ones measured. OpenBLAS releases older than the
+  processor take it for a Pentium 4 ("Prescott"), faiss's among them, and peers
+  shall not lose by that: the kernels for its vector instructions are named.
+  """
+  env = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # See `memory.peak_mib`.
+  for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+    env.pop(name, None)
+  try:
+    features = pathlib.Path("/proc/cpuinfo").read_text().split()
+  except OSError:
+    features = []
+  if "avx512f" in features:
+    env["OPENBLAS_CORETYPE"] = "SkylakeX"
+  elif "avx2" in features:
+    env["OPENBLAS_CORETYPE"] = "Haswell"
+  if threads:
+    for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+      env[f"{library}_NUM_THREADS"] = str(threads)
+  if threads == 1:
+    flag = "--xla_cpu_multi_thread_eigen=false"
+    env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {flag}".strip()
+  return env
+
+
+def replies(request: measure.Request) -> Iterator[dict[str, Any]]:
+  """Runs the measuring process, and yields what it prints as it comes.
+
+  Raises:
+    RuntimeError: If the process fails.
+  """
+  process = subprocess.Popen(
+    [sys.executable, "-m", "experiments.bench.measure"],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    env=environment(request.threads),
+  )
+  with process:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request.to_json())
+    process.stdin.close()
+    try:
+      for line in process.stdout:
+        if line.startswith("{"):
+          yield json.loads(line)
+    except BaseException:  # Of the reader, too: its time is up.
+      process.kill()
+      raise
+  if process.returncode:
+    raise RuntimeError(f"ended with code {process.returncode}")
+
+
+def settings() -> dict[str, Any]:
+  """What has to be equal for a cell to be reused."""
+  git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+  found = subprocess.run(git, capture_output=True, text=True, check=False)
+  packages = ["jax", "jaxlib", "numpy"]
+  packages += ["faiss-cpu", "torch", "scikit-learn", "celer", "skglm"]
+  return {
+    "world": _WORLD.value,
+    "dim": _DIM.value,
+    "radius": _RADIUS.value,
+    "dtype": _DTYPE.value,
+    "repeats": _REPEATS.value,
+    "cell_s": _CELL_S.value,
+    "threads": _THREADS.value,
+    "revision": found.stdout.strip() or "unknown",
+    "platform": platform.platform(),
+    "processors": len(os.sched_getaffinity(0)),
+    "versions": {name: _version(name) for name in packages},
   }
 
-  def values(result):
-    def one(query, weights):
-      l1_, l2_ = jnp.float32(l1), jnp.float32(l2)
-      problem = elastic_net.Problem(query, corpus, l1_, l2_)
-      return elastic_net.objective(problem, weights)
 
-    return jax.vmap(one)(queries, result.aux.weights)
+def _version(package: str) -> str:
+  try:
+    return metadata.version(package)
+  except metadata.PackageNotFoundError:
+    return "not installed"
 
-  rows: list[dict[str, Any]] = []
-  objectives = {}
-  for name, decode in decoders.items():
-    batched = jax.jit(jax.vmap(partial(decode, k=_K), in_axes=(0, None)))
-    spent = timing.measure(batched, queries, corpus, repeats=_REPEATS.value)
-    row = {
-      "num_docs": num_docs,
-      "l1": l1,
-      "l2": l2,
-      "decoder": name,
-      "compile s": spent.compile_s - spent.median_s,
-      "ms": 1e3 * spent.median_s,
-    }
-    result = batched(queries, corpus)
-    if isinstance(result.aux, nnn.NnnAux):
-      objectives[name] = values(result)
-      row |= {
-        "max KKT": f"{float(result.aux.kkt_violation.max()):.1e}",
-        "mean support": float(result.aux.support_size.mean()),
-        "max passes": int(result.aux.num_passes.max()),
-      }
-    rows.append(row)
-  best = jnp.min(jnp.stack(list(objectives.values())), axis=0)
-  for row in rows:
-    row["x dense"] = row["ms"] / rows[0]["ms"]
-    if row["decoder"] in objectives:
-      above = float(jnp.max(objectives[row["decoder"]] - best))
-      row["objective above best"] = f"{above:.1e}"
-  return rows
+
+def run(path: pathlib.Path) -> dict[str, Any]:
+  """Measures what `path` does not hold yet; returns all it then holds.
+
+  Raises:
+    ValueError: If it was written under other settings.
+  """
+  now = settings()
+  results: dict[str, Any] = {"settings": now, "kernels": {}, "rows": []}
+  if path.exists():
+    results = json.loads(path.read_text())
+    changed = [k for k in now if results["settings"].get(k) != now[k]]
+    if changed:
+      raise ValueError(
+        f"{path} holds a run with other settings of {', '.join(changed)}: "
+        "name another --json, or delete it."
+      )
+  installed = []
+  for decoder in _DECODERS.value:
+    package = registry.CONTESTANTS[decoder].package
+    if importlib.util.find_spec(package):
+      installed.append(decoder)
+    else:
+      print(f"{package} is not installed: no rows of {decoder}.")
+
+  def is_done(decoder: str, cell: measure.Cell) -> bool:
+    wanted = dataclasses.asdict(cell) | {"decoder": decoder}
+    return any(wanted.items() <= row.items() for row in results["rows"])
+
+  asked = requests(installed)
+  total = sum(len(request.cells) for request in asked.values())
+  with tqdm.tqdm(total=total, unit="cell") as progress:
+    for decoder, request in asked.items():
+      cells = [cell for cell in request.cells if not is_done(decoder, cell)]
+      progress.set_description(decoder)
+      progress.update(len(request.cells) - len(cells))
+      if not cells:
+        continue
+      request = dataclasses.replace(request, cells=cells)
+      try:
+        for reply in replies(request):
+          if "kernels" in reply:
+            results["kernels"][decoder] = reply["kernels"]
+          else:
+            results["rows"].append(reply["row"])
+            progress.update()
+          report.write_json(path, results)
+      except RuntimeError as error:
+        progress.write(f"{decoder} {error}: its other rows are missing.")
+  return results
 
 
 def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  print(f"{jax.devices()}, {platform.platform()}, jax {jax.__version__}")
-  print(f"dim {_DIM.value}, batch {_BATCH.value}, k {_K}, float32\n")
-  rows = []
-  for num_docs in _NUM_DOCS.value:
-    for pair in _PENALTIES.value:
-      l1, l2 = map(float, pair.split(":"))
-      rows += rows_of(int(num_docs), l1, l2)
-  columns = ["num_docs", "l1", "l2", "decoder", "compile s", "ms", "x dense"]
-  columns += ["max KKT", "objective above best", "mean support", "max passes"]
-  print(report.markdown_table(rows, columns, digits=2))
-  if _JSON.value:
-    report.write_json(_JSON.value, rows)
+  unknown = set(_DECODERS.value) - set(registry.CONTESTANTS)
+  if unknown:
+    raise app.UsageError(f"--decoders: no {', '.join(sorted(unknown))}.")
+  path = pathlib.Path(_JSON.value)
+  results = run(path)
+  plot = path.with_suffix(".png")
+  print(summary.text(results))
+  summary.cost_plot(results["rows"], plot)
+  print(f"Wrote {path} and {plot}.")
 
 
 if __name__ == "__main__":
