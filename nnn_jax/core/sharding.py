@@ -10,6 +10,7 @@ make one corpus of which each process holds its rows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -56,9 +57,7 @@ def local_rows(num_docs: int, mesh: jax.sharding.Mesh) -> slice:
   num_rows = num_docs + -num_docs % mesh.size
   held = _by_rows(mesh).addressable_devices_indices_map((num_rows,))
   spans = sorted(rows[0].indices(num_rows)[:2] for rows in held.values())
-  if not spans or any(
-    a[1] != b[0] for a, b in zip(spans, spans[1:], strict=False)
-  ):
+  if not spans or any(a[1] != b[0] for a, b in itertools.pairwise(spans)):
     raise ValueError(
       f"mesh must hold this process's devices, next to each other: got "
       f"{mesh.devices.tolist()}."
