@@ -85,7 +85,11 @@ def place_corpus(mesh: jax.sharding.Mesh) -> tuple[jax.Array, jax.Array]:
 
 
 def answer(
-  name: str, queries: np.ndarray, corpus: jax.Array, where: jax.Array
+  name: str,
+  mesh: jax.sharding.Mesh,
+  queries: np.ndarray,
+  corpus: jax.Array,
+  where: jax.Array,
 ) -> dict[str, Any]:
   """Decodes the batch and differentiates the sum of its scores.
 
@@ -115,9 +119,7 @@ def answer(
     }
 
   # Every process gets the whole of these small results.
-  everywhere = jax.sharding.NamedSharding(
-    corpus.sharding.mesh, jax.sharding.PartitionSpec()
-  )
+  everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   fn = jax.jit(everything, out_shardings=everywhere)
   result = fn(queries, corpus, where)
   return {key: np.asarray(value).tolist() for key, value in result.items()}
@@ -129,7 +131,9 @@ def run() -> None:
   with jax.set_mesh(mesh):
     corpus, where = place_corpus(mesh)
     queries = random_rows(slice(0, _BATCH.value), corpus.shape[1], seed=1)
-    answers = {name: answer(name, queries, corpus, where) for name in _DECODERS}
+    answers = {
+      name: answer(name, mesh, queries, corpus, where) for name in _DECODERS
+    }
   if jax.process_index() == 0:
     held = sum(shard.data.nbytes for shard in corpus.addressable_shards)
     print(
