@@ -61,7 +61,7 @@ def world(
   noise = rng.standard_normal((batch, dim), np.float32) / dim**0.5
   queries = mixed.sum(axis=1) + 0.5 * noise
   queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-  return jnp.asarray(queries), jax.device_put(corpus)
+  return jax.block_until_ready((jnp.asarray(queries), jnp.asarray(corpus)))
 
 
 def resident(*, peak: bool) -> float:

@@ -100,7 +100,25 @@ def _bfloat16_parts(x):
 
 def rows(corpus: types.Array, indices: types.Array) -> jax.Array:
   """The rows `[num_indices, dim]` of a corpus, in the compute dtype."""
+  corpus = jnp.asarray(corpus)
+  if corpus.dtype == jnp.bfloat16:
+    return _stored_rows(corpus, indices)
   return jnp.asarray(corpus[indices], compute_dtype(corpus))
+
+
+@jax.custom_jvp
+def _stored_rows(corpus, indices):
+  # Of bits: XLA on CPU gathers bfloat16 from a float32 copy of the corpus.
+  bits = jax.lax.bitcast_convert_type(corpus, jnp.uint16)[indices]
+  return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)
+
+
+@partial(_stored_rows.defjvp, symbolic_zeros=True)
+def _stored_rows_jvp(primals, tangents):
+  out, tangent = _stored_rows(*primals), tangents[0]
+  if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
+    return out, jnp.zeros_like(out)
+  return out, tangent[primals[1]].astype(out.dtype)
 
 
 def normalize(x: types.Array, *, eps: float = 1e-12) -> jax.Array:

@@ -211,3 +211,17 @@ def test_a_bfloat16_corpus_is_multiplied_without_a_copy(batch):
     # Three parts, of the weights or of the scores; not num_docs * dim.
     assert temporary <= 3 * 4 * batch * num_docs * 1.1
     assert f"f32[{num_docs},{dim}]" not in program.compile().as_text()
+
+
+def test_rows_of_a_bfloat16_corpus():
+  corpus = np.random.default_rng(0).normal(size=(9, 4))
+  corpus = jnp.asarray(corpus, jnp.bfloat16).at[2, 1].set(jnp.nan)
+  indices = jnp.asarray([2, 7, 7])
+  wide = np.float32(corpus)[indices]
+  np.testing.assert_array_equal(linalg.rows(corpus, indices), wide)
+  _, pullback = jax.vjp(lambda c: linalg.rows(c, indices), corpus)
+  (grad,) = pullback(jnp.ones((3, 4)))
+  assert grad.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(
+    np.float32(grad), np.bincount(indices, minlength=9)[:, None] * np.ones(4)
+  )
