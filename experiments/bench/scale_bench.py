@@ -11,6 +11,7 @@ it held with the corpus in place; "temporary" is XLA's own count of it.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import multiprocessing
 import pathlib
 import platform
@@ -19,12 +20,11 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from absl import app, flags
 
 from experiments import report
 from experiments.bench import timing
+from nnn_jax.core import linalg
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.solvers import working_set
 
@@ -50,18 +50,21 @@ def world(
   The rows are drawn and stored in blocks: the float32 corpus never exists
   beside a narrower one.
   """
-  rng = np.random.default_rng(0)
-  mean = rng.normal(size=dim).astype(np.float32)
-  corpus = np.empty((num_docs, dim), jnp.dtype(dtype))
-  for start in range(0, num_docs, 10_000):
-    block = corpus[start : start + 10_000]
-    rows = rng.standard_normal(block.shape, np.float32) + 0.5 * mean
-    block[:] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-  mixed = corpus[rng.integers(num_docs, size=(batch, 3))].astype(np.float32)
-  noise = rng.standard_normal((batch, dim), np.float32) / dim**0.5
-  queries = mixed.sum(axis=1) + 0.5 * noise
-  queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-  return jax.block_until_ready((jnp.asarray(queries), jnp.asarray(corpus)))
+  keys = jax.random.split(jax.random.key(0), 4)
+  mean = jax.random.normal(keys[0], (dim,))
+  block = math.gcd(num_docs, 10_000)
+
+  def draw(key):
+    rows = jax.random.normal(key, (block, dim)) + 0.5 * mean
+    return linalg.normalize(rows).astype(dtype)
+
+  block_keys = jax.random.split(keys[1], num_docs // block)
+  corpus = jax.jit(partial(jax.lax.map, draw))(block_keys)
+  corpus = corpus.reshape(num_docs, dim)
+  rows = jax.random.randint(keys[2], (3, batch), 0, num_docs)
+  noise = jax.random.normal(keys[3], (batch, dim)) / dim**0.5
+  mixed = sum(linalg.rows(corpus, chosen) for chosen in rows)
+  return jax.block_until_ready((linalg.normalize(mixed + 0.5 * noise), corpus))
 
 
 def resident(*, peak: bool) -> float:
