@@ -63,11 +63,9 @@ print("NNN:  ", result.indices, "weights", result.aux.weights.dense(3))
 # %%
 l1, l2 = jnp.meshgrid(jnp.linspace(0.0, 0.7, 100), jnp.linspace(0.0, 0.5, 100))
 sweep = jax.vmap(
-  lambda l1, l2: (
-    nnn.decode(
-      nnn.NnnParams(l1, l2), query, corpus, k=1, config=config
-    ).aux.weights.dense(3)
-  )
+  lambda l1, l2: nnn.decode(
+    nnn.NnnParams(l1, l2), query, corpus, k=1, config=config
+  ).aux.weights.dense(3)
 )
 support = np.asarray(sweep(l1.ravel(), l2.ravel()) > 0) @ [1, 2, 4]
 

@@ -97,7 +97,7 @@ def _decode(params, query, corpus, where, *, k):
     # At trade_off = 0 every first value is 0: rank the first by relevance.
     _, row = topk.top_k(jnp.where(is_first, relevance, value), 1, where=keep)
     # Gathered by a [1] array: a scalar index would gather a sharded corpus.
-    selected, score = corpus[row][0], value[row][0]
+    selected, score = linalg.rows(corpus, row)[0], value[row][0]
     row = row[0]
     similarity = linalg.matmul(corpus, selected)
     redundancy = jnp.where(

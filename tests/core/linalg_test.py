@@ -151,3 +151,77 @@ def test_normalize_has_a_finite_gradient_at_zero():
   unit = x[1] / 5
   expected = (np.eye(3) - np.outer(unit, unit)).sum(axis=0) / 5
   np.testing.assert_allclose(grad[1], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("a_shape", "b_shape"), [((5, 7), (7,)), ((7,), (7, 9)), ((5, 7), (7, 9))]
+)
+@pytest.mark.parametrize("stored", ["a", "b", "both"])
+def test_bfloat16_products_do_not_round_the_other_operand(
+  a_shape, b_shape, stored
+):
+  rng = np.random.default_rng(0)
+  a = jnp.asarray(rng.normal(size=a_shape), jnp.float32)
+  b = jnp.asarray(rng.normal(size=b_shape), jnp.float32)
+  a = a.astype(jnp.bfloat16) if stored != "b" else a
+  b = b.astype(jnp.bfloat16) if stored != "a" else b
+  exact = np.float64(a) @ np.float64(b)
+  product = jax.jit(linalg.matmul)(a, b)
+  assert product.dtype == jnp.float32
+  np.testing.assert_allclose(product, exact, atol=2e-6)
+  cotangent = rng.normal(size=exact.shape).astype(np.float32)
+  pullback = jax.vjp(linalg.matmul, a, b)[1](jnp.asarray(cotangent))
+  wide = (np.float32(a), np.float32(b))
+  expected = jax.vjp(jnp.matmul, *wide)[1](jnp.asarray(cotangent))
+  for got, want, x in zip(pullback, expected, (a, b), strict=True):
+    assert got.dtype == x.dtype
+    rtol = 1e-5 if x.dtype == jnp.float32 else 2**-8  # Rounded once.
+    np.testing.assert_allclose(np.float32(got), want, rtol=rtol, atol=1e-5)
+  tangent = jax.jvp(linalg.matmul, (a, b), (a, b))[1]
+  np.testing.assert_allclose(tangent, 2 * exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_bfloat16_parts_sum_to_the_float32(scale):
+  x = np.float32(np.random.default_rng(0).normal(size=1_000) * scale)
+  one = jnp.ones((1, 1), jnp.bfloat16)
+  product = jax.jit(jax.vmap(linalg.matmul, in_axes=(None, 0)))(one, x[:, None])
+  np.testing.assert_array_equal(product[:, 0], x)
+
+
+def test_float16_and_ints_beside_bfloat16_are_computed_in_float32():
+  ones = jnp.ones((2, 3), jnp.bfloat16)
+  for other in (jnp.ones(3, jnp.float16), jnp.ones(3, jnp.int32), ones.T):
+    product = linalg.matmul(ones, other)
+    assert product.dtype == jnp.float32
+    assert (np.asarray(product) == 3.0).all()
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_a_bfloat16_corpus_is_multiplied_without_a_copy(batch):
+  num_docs, dim = 20_000, 64
+  corpus = jax.ShapeDtypeStruct((num_docs, dim), jnp.bfloat16)
+  for fn, size in (
+    (lambda c, q: linalg.matmul(c, q), dim),
+    (lambda c, w: linalg.matmul(w, c), num_docs),
+  ):
+    x = jax.ShapeDtypeStruct((batch, size), jnp.float32)
+    program = jax.jit(jax.vmap(fn, in_axes=(None, 0))).lower(corpus, x)
+    temporary = program.compile().memory_analysis().temp_size_in_bytes
+    # Three parts, of the weights or of the scores; not num_docs * dim.
+    assert temporary <= 3 * 4 * batch * num_docs * 1.1
+    assert f"f32[{num_docs},{dim}]" not in program.compile().as_text()
+
+
+def test_rows_of_a_bfloat16_corpus():
+  corpus = np.random.default_rng(0).normal(size=(9, 4))
+  corpus = jnp.asarray(corpus, jnp.bfloat16).at[2, 1].set(jnp.nan)
+  indices = jnp.asarray([2, 7, 7])
+  wide = np.float32(corpus)[indices]
+  np.testing.assert_array_equal(linalg.rows(corpus, indices), wide)
+  _, pullback = jax.vjp(lambda c: linalg.rows(c, indices), corpus)
+  (grad,) = pullback(jnp.ones((3, 4)))
+  assert grad.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(
+    np.float32(grad), np.bincount(indices, minlength=9)[:, None] * np.ones(4)
+  )

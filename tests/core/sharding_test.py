@@ -44,3 +44,58 @@ def test_one_device_needs_no_padding():
   rows, where = sharding.pad_and_shard(np.ones((5, 3)), mesh)
   assert rows.shape == (5, 3)
   assert where.all()
+
+
+def test_one_process_holds_every_document():
+  mesh = sharding.make_mesh()
+  assert sharding.local_rows(13, mesh) == slice(0, 13)
+  rows, where = sharding.shard_local(np.ones((13, 3), np.float32), 13, mesh)
+  expected = sharding.pad_and_shard(np.ones((13, 3), np.float32), mesh)
+  np.testing.assert_array_equal(rows, expected[0])
+  np.testing.assert_array_equal(where, expected[1])
+
+
+class Process:
+  """How the rows of a mesh look to one of several processes."""
+
+  def __init__(self, *spans):
+    self.spans = spans
+
+  def addressable_devices_indices_map(self, shape):
+    assert shape == (16,)
+    return {i: (slice(*span),) for i, span in enumerate(self.spans)}
+
+
+@pytest.mark.parametrize(
+  ("spans", "expected"),
+  [
+    ([(0, 2), (2, 4)], slice(0, 4)),
+    ([(10, 12), (8, 10)], slice(8, 12)),
+    ([(12, 14), (14, 16)], slice(12, 13)),
+    ([(14, 16)], slice(13, 13)),  # Padding alone.
+  ],
+)
+def test_local_rows_of_one_of_several_processes(monkeypatch, spans, expected):
+  monkeypatch.setattr(sharding, "_by_rows", lambda _: Process(*spans))
+  assert sharding.local_rows(13, sharding.make_mesh()) == expected
+
+
+@pytest.mark.parametrize("spans", [[], [(0, 2), (4, 6)]])
+def test_a_process_without_consecutive_rows_is_refused(monkeypatch, spans):
+  monkeypatch.setattr(sharding, "_by_rows", lambda _: Process(*spans))
+  with pytest.raises(ValueError, match="mesh must hold this process"):
+    sharding.local_rows(13, sharding.make_mesh())
+
+
+@pytest.mark.parametrize("shape", [(12, 3), (16, 3), (13,)])
+def test_rows_that_do_not_fit_are_refused(shape):
+  with pytest.raises(ValueError, match=r"rows must have shape \[13, dim\]"):
+    sharding.shard_local(np.ones(shape), 13, sharding.make_mesh())
+
+
+def test_a_memory_mapped_corpus_is_read_in_place(tmp_path):
+  corpus = np.random.default_rng(0).normal(size=(13, 3)).astype(np.float32)
+  np.save(tmp_path / "corpus.npy", corpus)
+  mapped = np.load(tmp_path / "corpus.npy", mmap_mode="r")
+  rows, _ = sharding.pad_and_shard(mapped, sharding.make_mesh())
+  np.testing.assert_array_equal(rows[:13], corpus)

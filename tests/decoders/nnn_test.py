@@ -542,7 +542,9 @@ def test_where_equals_removing(seed, l1, l2):
     masked = decode((l1, l2), query, decoys, where=where, k=25, num_steps=2_000)
     removed = decode((l1, l2), query, corpus[kept], k=20, num_steps=2_000)
     np.testing.assert_allclose(
-      np.asarray(masked.aux.weights.values)[kept], removed.aux.weights.values, atol=1e-6
+      np.asarray(masked.aux.weights.values)[kept],
+      removed.aux.weights.values,
+      atol=1e-6,
     )
     np.testing.assert_allclose(masked.scores[:20], removed.scores, atol=1e-6)
     assert (np.asarray(masked.indices[20:]) == -1).all()
