@@ -197,5 +197,5 @@ def at(path: Path, l1: types.Scalar) -> Point:
     path.indices[piece],
     weights,
     path.support_size[piece],
-    l1 >= path.lower[-1],
+    jnp.asarray(l1 >= path.lower[-1]),
   )
