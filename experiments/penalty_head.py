@@ -111,7 +111,8 @@ def loss(
 ) -> jax.Array:
   """The mean NNN ranking loss of a batch, through the solver."""
   result = decode(head, queries, corpus, k=1, config=config)
-  return jnp.mean(losses.nnn_ranking_loss(result.aux.weights, labels))
+  weights = result.aux.weights.dense(corpus.shape[0])
+  return jnp.mean(losses.nnn_ranking_loss(weights, labels))
 
 
 def train(

@@ -117,7 +117,7 @@ def weights_loss(
   result = jax.vmap(decode_one, in_axes=(None, 0, None))(
     params, queries, corpus
   )
-  return jnp.mean(loss(result.aux.weights, labels))
+  return jnp.mean(loss(result.aux.weights.dense(corpus.shape[0]), labels))
 
 
 def in_batch_loss(

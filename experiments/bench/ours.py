@@ -15,7 +15,6 @@ from experiments.bench import contestants, scoring, timing
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.solvers import elastic_net, fista, working_set
 
-_CAPACITY = 128
 # FISTA to convergence raises its steps from the published 50 by this factor.
 _MORE_STEPS = 4
 
@@ -45,8 +44,7 @@ def load_nnn(
 
 def load_working_set(corpus: np.ndarray, *, dtype: str) -> contestants.Prepare:
   """NNN with the exact working set."""
-  solver = working_set.WorkingSet(capacity=_CAPACITY)
-  return load_nnn(corpus, dtype=dtype, solver=solver)
+  return load_nnn(corpus, dtype=dtype, solver=working_set.WorkingSet())
 
 
 def load_fista(corpus: np.ndarray, *, dtype: str) -> contestants.Prepare:
@@ -102,7 +100,11 @@ def _prepare_nnn(
 
 def _weights(result: Any) -> list[scoring.Sparse]:
   """The one place that knows how `aux` holds weights."""
-  return [scoring.Sparse.of(w) for w in np.asarray(result.aux.weights)]
+  indices, values = (np.asarray(part) for part in result.aux.weights)
+  return [
+    scoring.Sparse(rows[kept], some[kept].astype(np.float64))
+    for rows, some, kept in zip(indices, values, values > 0, strict=True)
+  ]
 
 
 def _compiled(

@@ -36,13 +36,17 @@ class Found(NamedTuple):
 
 @runtime_checkable
 class Searchable(Protocol):
-  """A pytree of documents. `shape` is (num_docs, dim)."""
+  """A pytree of documents."""
 
   @property
-  def shape(self) -> tuple[int, int]: ...
+  def shape(self) -> tuple[int, int]:
+    """(num_docs, dim)."""
+    ...
 
   @property
-  def dtype(self) -> jnp.dtype: ...
+  def dtype(self) -> jnp.dtype:
+    """Of the embeddings as stored."""
+    ...
 
   def rows(self, indices: types.Array) -> jax.Array:
     """The embeddings `[num_indices, dim]`, in the compute dtype."""
@@ -90,10 +94,13 @@ class AllDocuments:
 
   @property
   def shape(self) -> tuple[int, int]:
-    return self.embeddings.shape
+    """(num_docs, dim)."""
+    num_docs, dim = self.embeddings.shape
+    return num_docs, dim
 
   @property
   def dtype(self) -> jnp.dtype:
+    """Of the embeddings as stored."""
     return self.embeddings.dtype
 
   def rows(self, indices: types.Array) -> jax.Array:
@@ -117,7 +124,7 @@ class AllDocuments:
     """One product with the corpus; see `Searchable`."""
     del threshold, certify
     num_docs = self.shape[0]
-    correlation = linalg.matmul(residual, self.embeddings.T)
+    correlation = linalg.products(self.embeddings, residual)
     # Equals rank by row, so the kept come first and in order.
     order = correlation.at[keep].set(jnp.inf, mode="drop")
     best, indices = topk.top_k(order, num, where=where)

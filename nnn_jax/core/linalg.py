@@ -43,6 +43,19 @@ def matmul(a: types.Array, b: types.Array) -> jax.Array:
   return _converted_matmul(a, b)
 
 
+def products(corpus: types.Array, query: types.Array) -> jax.Array:
+  """`corpus @ query`, `[num_docs]`, for one query to be batched by `jax.vmap`.
+
+  >>> products(jnp.eye(2), jnp.asarray([1.0, 2.0])).tolist()
+  [1.0, 2.0]
+  """
+  corpus = jnp.asarray(corpus)
+  if corpus.dtype == jnp.bfloat16:
+    return matmul(corpus, query)  # Its transpose would be a copy.
+  # Under vmap this is [batch, num_docs] at once; corpus @ query is transposed.
+  return matmul(query, corpus.T)
+
+
 def _bfloat16_or_float32(x):
   return x if x.dtype == jnp.bfloat16 else x.astype(jnp.float32)
 

@@ -86,7 +86,7 @@ def decode(
 
 @partial(jax.jit, static_argnames="k")
 def _decode(params, query, corpus, where, *, k):
-  relevance = linalg.matmul(corpus, query)
+  relevance = linalg.products(corpus, query)
   num_docs = corpus.shape[0]
   keep = jnp.ones(num_docs, bool) if where is None else where
 
@@ -99,7 +99,7 @@ def _decode(params, query, corpus, where, *, k):
     # Gathered by a [1] array: a scalar index would gather a sharded corpus.
     selected, score = linalg.rows(corpus, row)[0], value[row][0]
     row = row[0]
-    similarity = linalg.matmul(corpus, selected)
+    similarity = linalg.products(corpus, selected)
     redundancy = jnp.where(
       is_first, similarity, jnp.maximum(redundancy, similarity)
     )

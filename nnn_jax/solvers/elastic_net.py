@@ -98,6 +98,20 @@ class Optimality(NamedTuple):
   duality_gap: jax.Array
 
 
+def embeddings_of(problem: Problem) -> jax.Array:
+  """The corpus `[num_docs, dim]`, for a solver that needs all of it.
+
+  Raises:
+    ValueError: While tracing, for an index.
+  """
+  if not isinstance(problem.corpus, corpora.AllDocuments):
+    raise ValueError(
+      f"corpus must be an array for this solver, got "
+      f"{type(problem.corpus).__name__}: search an index with WorkingSet."
+    )
+  return problem.corpus.embeddings
+
+
 def solution_of(
   problem: Problem, weights: jax.Array, *, num_passes: int = 2
 ) -> Solution:
@@ -108,7 +122,7 @@ def solution_of(
     weights: `[num_docs]` >= 0.
     num_passes: The corpus products it took, the two made here among them.
   """
-  corpus = problem.corpus.embeddings
+  corpus = embeddings_of(problem)
   num_docs = corpus.shape[0]
   residual = problem.query - linalg.matmul(weights, corpus)
   indices = jnp.arange(num_docs, dtype=jnp.int32)
@@ -118,7 +132,7 @@ def solution_of(
     indices=indices,
     weights=weights,
     residual=residual,
-    correlation=jax.lax.stop_gradient(linalg.matmul(residual, corpus.T)),
+    correlation=jax.lax.stop_gradient(linalg.products(corpus, residual)),
     rest=jnp.asarray(-jnp.inf, weights.dtype),
     num_passes=jnp.asarray(num_passes, jnp.int32),
     num_scored=jnp.asarray(num_passes * num_docs, jnp.int32),

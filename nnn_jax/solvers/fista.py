@@ -64,7 +64,7 @@ class Fista:
 
   def _iterate(self, problem, gradient):
     query, _, l1, l2, where = problem
-    corpus = problem.corpus.embeddings
+    corpus = elastic_net.embeddings_of(problem)
     lipschitz = jax.lax.stop_gradient(linalg.gram_norm(corpus) + l2)
     # A corpus of zero rows has L = l2, possibly 0; its weights stay 0.
     step_size = 1.0 / jnp.maximum(lipschitz, jnp.finfo(lipschitz.dtype).tiny)

@@ -30,8 +30,8 @@ import jax.numpy as jnp
 from nnn_jax.core import checks, control, corpora, gradients, linalg
 from nnn_jax.solvers import active_set, elastic_net
 
-# Below so many documents a candidate, one product for the whole batch costs less
-# than fetching each query's candidates.
+# Below so many documents a candidate, one product for the whole batch costs
+# less than fetching each query's candidates.
 _MIN_DOCS_PER_CANDIDATE = 32
 
 
@@ -237,7 +237,7 @@ def _after(first: jax.Array, value: corpora.Searchable) -> corpora.Searchable:
 def _largest_product(
   residual: jax.Array, before: jax.Array, bound: jax.Array, max_norm: jax.Array
 ) -> jax.Array:
-  """max u . residual over ||u|| <= max_norm with u . before <= bound."""
+  """Max of u . residual over ||u|| <= max_norm with u . before <= bound."""
   tiny = jnp.finfo(residual.dtype).tiny
   norm = jnp.maximum(jnp.linalg.norm(before), tiny)
   along = residual @ before / norm

@@ -93,7 +93,7 @@ def test_a_sweep_is_what_the_decoder_returns():
       where = (query, place, column)
       np.testing.assert_allclose(swept.values[where], [hits == 2, hits / 2])
       assert swept.support_size[where] == result.aux.support_size
-      residual = q - result.aux.weights @ corpus
+      residual = q - result.aux.weights.dense(len(corpus)) @ corpus
       np.testing.assert_allclose(
         swept.residual[where], residual @ residual, atol=1e-5
       )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from sklearn import linear_model
 
+from nnn_jax.core import corpora
 from nnn_jax.solvers import elastic_net, path
 
 NUM_DOCS, DIM = 30, 12
@@ -69,10 +70,11 @@ def test_optimal_to_float32_at_every_l1(l2):
   for l1 in np.linspace(float(ours.lower[-1]) + 1e-3, 1.0, 40):
     point = path.at(ours, l1)
     weights = jnp.asarray(dense_weights(point, 300), jnp.float32)
-    problem = elastic_net.Problem(query, corpus, np.float32(l1), np.float32(l2))
-    gap = elastic_net.optimality(
-      problem, weights, elastic_net.correlation(problem, weights)
+    problem = elastic_net.Problem(
+      query, corpora.searchable(corpus), np.float32(l1), np.float32(l2)
     )
+    solution = elastic_net.solution_of(problem, weights)
+    gap = elastic_net.optimality(problem, solution)
     assert float(gap.kkt_violation) < 5e-6
     assert int(point.support_size) >= int((weights > 0).sum())
 
