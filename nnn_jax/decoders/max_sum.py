@@ -75,7 +75,8 @@ def decode(
     where: `[num_docs]` bool; False leaves a document out.
 
   Returns:
-    DecodeResult in the order of selection. A score is the marginal value when
+    DecodeResult in the order of selection (k above counts at most the
+    documents there are). A score is the marginal value when
     the document was selected, so scores need not fall along the list.
 
   Raises:
@@ -95,7 +96,9 @@ def decode(
 @partial(jax.jit, static_argnames="k")
 def _decode(params, query, corpus, where, *, k):
   relevance = candidates.relevance(query, corpus)
-  penalty = 2.0 * (1.0 - params.trade_off) / max(k - 1, 1)
+  allowed = jnp.ones(relevance.shape, bool) if where is None else where
+  total = jnp.minimum(k, jnp.sum(allowed & ~jnp.isnan(relevance)))
+  penalty = 2.0 * (1.0 - params.trade_off) / jnp.maximum(total - 1, 1)
 
   def rate(state):
     is_first, similarity = state
@@ -112,7 +115,7 @@ def _decode(params, query, corpus, where, *, k):
     (jnp.ones((), bool), jnp.zeros_like(relevance)),
     rate,
     update,
-    jnp.ones(relevance.shape, bool) if where is None else where,
+    allowed,
     k=k,
   )
   finite = checks.all_finite(relevance)

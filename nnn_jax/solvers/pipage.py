@@ -52,7 +52,8 @@ def round_up(
     loose = _fractional(x)
     i = jnp.argmax(jnp.where(loose, g, -jnp.inf))
     others = loose & (jnp.arange(x.shape[0]) != i)
-    j = jnp.argmin(jnp.where(others, g, jnp.inf))
+    # The last of equals, so that mass gathers at the lowest index.
+    j = x.shape[0] - 1 - jnp.argmin(jnp.where(others, g, jnp.inf)[::-1])
     pair = jnp.stack([i, j])
     bend = 2.0 * problem.penalty * problem.similarity.block(i[None], j[None])
     up = jnp.minimum(1.0 - x[i], x[j])

@@ -129,10 +129,6 @@ class Entropic:
     """(S `[n]`, m, rho) at the optimum x."""
     return jnp.sqrt(x * (1.0 - x)), self.temperature, self.loading
 
-  def regularizer(self, x: jax.Array) -> jax.Array:
-    """R(x)."""
-    return self.temperature * jnp.sum(jax.scipy.special.entr(x))
-
 
 Relaxation = Concave | Entropic
 
