@@ -41,6 +41,8 @@ TEST = [
   "pytest-xdist>=3.6",
   "scikit-learn>=1.6",
 ]
+# Peers that the benchmarks measure.
+BENCH = ["langchain-core>=0.3", "pyversity>=0.2"]
 LINT = ["import-linter>=2.3", "mypy>=1.15", "nbstripout", "ruff>=0.11"]
 
 setuptools.setup(
@@ -57,6 +59,7 @@ setuptools.setup(
   extras_require={
     "train": TRAIN,
     "test": TRAIN + TEST,
+    "bench": TRAIN + BENCH,
     "dev": TRAIN + TEST + LINT + ["pre-commit"],
   },
 )
