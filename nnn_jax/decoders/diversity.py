@@ -192,7 +192,9 @@ def _decode(params, query, corpus, where, *, k, config):
     total,
   )
   held = jax.lax.stop_gradient(problem)
-  choice = config.method.solve(held, k=k)
+  # Without a pair, only relevance tells documents apart.
+  solve = selection.first if k == 1 else config.method.solve
+  choice = solve(held, k=k)
   # The pool is in the order of relevance.
   places = jnp.sort(jnp.where(choice.indices < 0, size, choice.indices))
   exists = places < size

@@ -50,10 +50,14 @@ def round_up(
     x, product, _ = state
     g = quadratic.slope(problem, x, product, loading=1.0)
     loose = _fractional(x)
-    i = jnp.argmax(jnp.where(loose, g, -jnp.inf))
+    # Slopes equal up to rounding are ties: mass gathers at the lowest index.
+    equal = 16.0 * jnp.finfo(g.dtype).eps * jnp.max(jnp.abs(g))
+    highest = jnp.max(jnp.where(loose, g, -jnp.inf))
+    i = jnp.argmax(loose & (g >= highest - equal))
     others = loose & (jnp.arange(x.shape[0]) != i)
-    # The last of equals, so that mass gathers at the lowest index.
-    j = x.shape[0] - 1 - jnp.argmin(jnp.where(others, g, jnp.inf)[::-1])
+    lowest = jnp.min(jnp.where(others, g, jnp.inf))
+    last = jnp.argmax((others & (g <= lowest + equal))[::-1])
+    j = x.shape[0] - 1 - last
     pair = jnp.stack([i, j])
     bend = 2.0 * problem.penalty * problem.similarity.block(i[None], j[None])
     up = jnp.minimum(1.0 - x[i], x[j])

@@ -129,6 +129,14 @@ class Polished:
     )
 
 
+def first(problem: quadratic.Problem, *, k: int) -> Selection:
+  """The first entries that are allowed."""
+  allowed = problem.allowed
+  _, indices = topk.top_k(allowed.astype(jnp.float32), k, where=allowed)
+  none = jnp.zeros((), jnp.int32)
+  return Selection(indices, none, none, jnp.ones((), bool))
+
+
 def _check(method: Published | Polished) -> None:
   if not method.loading >= 0:
     raise ValueError(f"loading must be >= 0, got {method.loading}.")
