@@ -199,7 +199,7 @@ def fenchel_young(
     problem = quadratic.Problem(
       trade_off * jnp.maximum(total - 1.0, 1.0) * c,
       1.0 - jnp.asarray(trade_off, rows.dtype),
-      kernels.Factored(rows),
+      kernels.Linear().similarity(rows),
       allowed,
       total,
     )

@@ -26,10 +26,10 @@ class Scores(NamedTuple):
 
 
 class Pool(NamedTuple):
-  """The candidates of one query, most relevant first.
+  """The candidates of one query, in no particular order.
 
   Attributes:
-    rows: `[size, dim]` in the compute dtype; zero where not allowed.
+    rows: `[size, dim]` in the compute dtype; anything where not allowed.
     relevance: `[size]`; zero where not allowed.
     indices: `[size]` int32 corpus rows; -1 where fewer exist.
     allowed: `[size]` bool: exists and is finite.
@@ -95,12 +95,16 @@ def pool(
   size: int,
 ) -> Pool:
   """The `size` most relevant documents; ties by lowest index."""
-  values, indices = topk.top_k(relevance, size, where=where)
-  rows = linalg.rows(corpus, jnp.maximum(indices, 0))
-  allowed = jnp.isfinite(values) & jnp.isfinite(rows).all(axis=-1)
-  return Pool(
-    jnp.where(allowed[:, None], rows, 0.0),
-    jnp.where(allowed, values, 0.0),
-    indices,
-    allowed,
-  )
+  num_docs = corpus.shape[0]
+  if size == num_docs:  # Nothing to leave out: the corpus is not copied.
+    values, indices = relevance, jnp.arange(num_docs, dtype=jnp.int32)
+    rows = corpus.astype(relevance.dtype)
+    exists = jnp.ones(num_docs, bool) if where is None else where
+  else:
+    values, indices = topk.top_k(relevance, size, where=where)
+    rows = linalg.rows(corpus, jnp.maximum(indices, 0))
+    exists = indices >= 0
+  # A sum is finite where all of its terms are.
+  finite = jnp.isfinite(values) & jnp.isfinite(jnp.sum(rows**2, axis=-1))
+  allowed = exists & finite
+  return Pool(rows, jnp.where(allowed, values, 0.0), indices, allowed)

@@ -38,7 +38,7 @@ import jax
 import jax.numpy as jnp
 
 from nnn_jax import types
-from nnn_jax.core import candidates, checks
+from nnn_jax.core import candidates, checks, topk
 from nnn_jax.solvers import (
   frank_wolfe,
   greedy,
@@ -193,9 +193,11 @@ def _decode(params, query, corpus, where, *, k, config):
   )
   held = jax.lax.stop_gradient(problem)
   # Without a pair, only relevance tells documents apart.
-  solve = selection.first if k == 1 else config.method.solve
-  choice = solve(held, k=k)
-  # The pool is in the order of relevance.
+  if k > 1:
+    choice = config.method.solve(held, k=k)
+  else:
+    choice = selection.largest(held, pool.relevance)
+  # In increasing order, so that ties go to the lowest index.
   places = jnp.sort(jnp.where(choice.indices < 0, size, choice.indices))
   exists = places < size
   chosen = _Chosen(problem, jnp.minimum(places, size - 1), exists)
@@ -217,15 +219,14 @@ def _decode(params, query, corpus, where, *, k, config):
   if config.order == "marginal":
     scores, rank = chosen.by_marginal_gain(others)
   else:
-    scores, rank = pool.relevance[chosen.places], jnp.arange(k)
-  exists = exists[rank]
+    scores, rank = chosen.by_relevance(pool.relevance)
   finite = checks.all_finite(relevance, params.trade_off)
   if where is None:
     finite = finite & jnp.all(pool.allowed)
   in_range = (params.trade_off >= 0) & (params.trade_off <= 1)
   return types.DecodeResult(
-    jnp.where(exists, pool.indices[chosen.places[rank]], -1),
-    jnp.where(exists, scores, -jnp.inf),
+    jnp.where(rank < 0, -1, pool.indices[chosen.places[rank]]),
+    scores,
     DiversityAux(
       objective=objective + problem.penalty,
       upper_bound=upper_bound,
@@ -258,17 +259,25 @@ class _Chosen(NamedTuple):
 
   def value(self):
     """F, differentiable."""
-    return jnp.sum(self.gain()) - self.problem.penalty * jnp.sum(self.gram())
+    similarity, exists = self.problem.similarity, self.exists
+    own = jnp.sum(jnp.where(exists, similarity.diagonal[self.places], 0.0))
+    pairs = similarity.energy(self.places, exists.astype(own.dtype)) - own
+    return jnp.sum(self.gain()) - self.problem.penalty * pairs
+
+  def by_relevance(self, relevance):
+    """(scores `[k]`, order `[k]`); -inf and -1 where missing."""
+    return topk.top_k(
+      relevance[self.places], len(self.places), where=self.exists
+    )
 
   def by_marginal_gain(self, others):
-    """(scores `[k]`, order `[k]`): greedily, the first by relevance."""
+    """(scores `[k]`, order `[k]`): greedily; -inf and -1 where missing."""
     gram, gain = self.gram(), self.gain() / others
     penalty = 2.0 * self.problem.penalty / others
-    scores, rank = greedy.select(
+    return greedy.select(
       jnp.zeros_like(gain),
       lambda redundancy: (gain - penalty * redundancy,) * 2,
       lambda redundancy, row: redundancy + gram[row[0]],
       self.exists,
       k=len(self.places),
     )
-    return scores, jnp.where(rank < 0, len(self.places) - 1, rank)

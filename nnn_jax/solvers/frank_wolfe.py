@@ -42,6 +42,14 @@ class Solution(NamedTuple):
   stationary: jax.Array
 
 
+class _State(NamedTuple):
+  solution: Solution
+  rows: jax.Array
+  weights: jax.Array
+  vertex: jax.Array
+  gap: jax.Array
+
+
 def centre(problem: quadratic.Problem) -> jax.Array:
   """The published start: every allowed entry alike."""
   allowed = problem.allowed.astype(problem.gain.dtype)
@@ -67,47 +75,50 @@ def maximize(
     num_steps: At most so many.
     tol: Stationary means gap <= tol sum |g| (s + x).
   """
-  diagonal = problem.similarity.diagonal()
+  diagonal = problem.similarity.diagonal
   size = start.shape[0]
 
-  def step(state: Solution) -> Solution:
-    x, product = state.x, state.product
+  def look(x, product, bound, num_steps):
+    """The state at x: where it would go, and whether that pays."""
     g = quadratic.slope(problem, x, product, loading)
     rows, weights = quadratic.best_vertex(problem, g, k)
     vertex = quadratic.scatter(rows, weights, size)
+    gap = jnp.sum(g * (vertex - x))
+    here = quadratic.value(problem, x, product, loading) + gap
+    stationary = gap <= tol * jnp.sum(jnp.abs(g) * (vertex + x))
+    bound = jnp.minimum(bound, here)
+    solution = Solution(x, product, bound, num_steps, stationary)
+    return _State(solution, rows, weights, vertex, gap)
+
+  def step(state: _State) -> _State:
+    (x, product, bound, num_steps, _), rows, weights, vertex, gap = state
     vertex_product = problem.similarity.columns(rows, weights)
     d, moved = vertex - x, vertex_product - product
-    gap = jnp.sum(g * d)
-    stationary = gap <= tol * jnp.sum(jnp.abs(g) * (vertex + x))
     bend = jnp.sum(d * (loading * diagonal * d - moved))
     bend = 2.0 * problem.penalty * bend
-    # Where bend >= 0 the quotient is not read.
-    length = jnp.where(
-      bend >= 0, 1.0, jnp.minimum(1.0, gap / jnp.where(bend < 0, -bend, 1.0))
-    )
-    here = quadratic.value(problem, x, product, loading) + gap
-    full = (length >= 1.0) & ~stationary
-    length = jnp.where(stationary, 0.0, length)
-    return Solution(
+    length = jnp.where(bend < 0, gap / jnp.where(bend < 0, -bend, 1.0), 1.0)
+    full = length >= 1.0
+    return look(
       # A full step lands on the vertex to the last bit.
       jnp.where(full, vertex, x + length * d),
       jnp.where(full, vertex_product, product + length * moved),
-      jnp.minimum(state.bound, here),
-      state.num_steps + jnp.where(stationary, 0, 1),
-      stationary,
+      bound,
+      num_steps + 1,
     )
 
-  return jax.lax.while_loop(
-    lambda state: ~state.stationary & (state.num_steps < num_steps),
-    step,
-    Solution(
-      start,
-      problem.similarity.product(start),
-      jnp.asarray(jnp.inf, start.dtype),
-      jnp.zeros((), jnp.int32),
-      jnp.zeros((), bool),
-    ),
+  first = look(
+    start,
+    problem.similarity.product(start),
+    jnp.asarray(jnp.inf, start.dtype),
+    jnp.zeros((), jnp.int32),
   )
+  return jax.lax.while_loop(
+    lambda state: (
+      ~state.solution.stationary & (state.solution.num_steps < num_steps)
+    ),
+    step,
+    first,
+  ).solution
 
 
 def upper_bound(

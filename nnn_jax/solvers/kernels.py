@@ -17,43 +17,69 @@ import jax.numpy as jnp
 from nnn_jax.core import linalg
 
 
+def _or_zero(rows: jax.Array, finite: jax.Array) -> jax.Array:
+  return jnp.where(finite[:, None], rows, 0.0)
+
+
 class Factored(NamedTuple):
-  """K = rows rows^T. Attributes: rows `[num_docs, dim]`."""
+  """K = rows rows^T, with rows that are not finite taken for zero.
+
+  They are never overwritten: that would copy the rows, which costs more than a
+  product with them.
+
+  Attributes:
+    rows: `[num_docs, dim]`.
+    diagonal: `[num_docs]`, K_ii.
+    finite: `[num_docs]` bool.
+  """
 
   rows: jax.Array
-
-  def diagonal(self) -> jax.Array:
-    """K_ii, `[num_docs]`."""
-    return jnp.sum(self.rows**2, axis=-1)
+  diagonal: jax.Array
+  finite: jax.Array
 
   def product(self, x: jax.Array) -> jax.Array:
     """K x, `[num_docs]`."""
-    return linalg.matmul(self.rows, linalg.matmul(x, self.rows))
+    total = jax.lax.cond(
+      jnp.all(self.finite),
+      lambda: linalg.matmul(x, self.rows),
+      lambda: linalg.matmul(x, _or_zero(self.rows, self.finite)),
+    )
+    return jnp.where(self.finite, linalg.matmul(self.rows, total), 0.0)
 
   def columns(self, indices: jax.Array, weights: jax.Array) -> jax.Array:
     """K x for the sparse x with `weights` at `indices`, `[num_docs]`."""
-    total = linalg.matmul(weights, self.rows[indices])
-    return linalg.matmul(self.rows, total)
+    total = linalg.matmul(weights, self._some(indices))
+    return jnp.where(self.finite, linalg.matmul(self.rows, total), 0.0)
 
   def block(self, left: jax.Array, right: jax.Array) -> jax.Array:
     """K_ij for i in `left` and j in `right`."""
-    return linalg.matmul(self.rows[left], self.rows[right].T)
+    return linalg.matmul(self._some(left), self._some(right).T)
+
+  def energy(self, indices: jax.Array, weights: jax.Array) -> jax.Array:
+    """x^T K x for the sparse x with `weights` at `indices`."""
+    return jnp.sum(linalg.matmul(weights, self._some(indices)) ** 2)
 
   def centred_norm(self) -> jax.Array:
     """An upper bound on d^T K d / ||d||^2 over d that sum to zero."""
     # Such a d does not see a shift of all rows.
-    rows = self.rows - jnp.mean(self.rows, axis=0, keepdims=True)
+    rows = _or_zero(self.rows, self.finite)
+    rows = rows - jnp.mean(rows, axis=0, keepdims=True)
     return jnp.linalg.norm(linalg.matmul(rows.T, rows))
+
+  def _some(self, indices):
+    return _or_zero(self.rows[indices], self.finite[indices])
 
 
 class Formed(NamedTuple):
-  """A kernel as a matrix. Attributes: matrix `[num_docs, num_docs]`."""
+  """K as a matrix.
+
+  Attributes:
+    matrix: `[num_docs, num_docs]`.
+    diagonal: `[num_docs]`, K_ii.
+  """
 
   matrix: jax.Array
-
-  def diagonal(self) -> jax.Array:
-    """K_ii, `[num_docs]`."""
-    return jnp.diagonal(self.matrix)
+  diagonal: jax.Array
 
   def product(self, x: jax.Array) -> jax.Array:
     """K x, `[num_docs]`."""
@@ -66,6 +92,11 @@ class Formed(NamedTuple):
   def block(self, left: jax.Array, right: jax.Array) -> jax.Array:
     """K_ij for i in `left` and j in `right`."""
     return self.matrix[left][:, right]
+
+  def energy(self, indices: jax.Array, weights: jax.Array) -> jax.Array:
+    """x^T K x for the sparse x with `weights` at `indices`."""
+    gram = self.block(indices, indices)
+    return jnp.sum(weights * linalg.matmul(gram, weights))
 
   def centred_norm(self) -> jax.Array:
     """An upper bound on d^T K d / ||d||^2 over d that sum to zero."""
@@ -84,7 +115,9 @@ class Linear:
 
   def similarity(self, rows: jax.Array) -> Similarity:
     """The kernel of `[num_docs, dim]` rows, in the compute dtype."""
-    return Factored(rows)
+    square = jnp.sum(rows**2, axis=-1)
+    finite = jnp.isfinite(square)
+    return Factored(rows, jnp.where(finite, square, 0.0), finite)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +139,9 @@ class Power:
 
   def similarity(self, rows: jax.Array) -> Similarity:
     """The kernel of `[num_docs, dim]` rows, in the compute dtype."""
-    return Formed(linalg.matmul(rows, rows.T) ** self.power)
+    rows = _or_zero(rows, jnp.isfinite(rows).all(axis=-1))
+    matrix = linalg.matmul(rows, rows.T) ** self.power
+    return Formed(matrix, jnp.diagonal(matrix))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,9 +160,11 @@ class Rbf:
 
   def similarity(self, rows: jax.Array) -> Similarity:
     """The kernel of `[num_docs, dim]` rows, in the compute dtype."""
+    rows = _or_zero(rows, jnp.isfinite(rows).all(axis=-1))
     gram, square = linalg.matmul(rows, rows.T), jnp.sum(rows**2, axis=-1)
     distance = square[:, None] + square[None, :] - 2.0 * gram
-    return Formed(jnp.exp(-0.5 * jnp.maximum(distance, 0) / self.bandwidth**2))
+    matrix = jnp.exp(-0.5 * jnp.maximum(distance, 0) / self.bandwidth**2)
+    return Formed(matrix, jnp.diagonal(matrix))
 
 
 Kernel = Linear | Power | Rbf

@@ -57,7 +57,7 @@ def value(
   problem: Problem, x: jax.Array, product: jax.Array, loading: float
 ) -> jax.Array:
   """f_loading(x), with product = K x at hand."""
-  diagonal = problem.similarity.diagonal()
+  diagonal = problem.similarity.diagonal
   spread = diagonal * x * (1.0 - loading * (1.0 - x)) - x * product
   return jnp.sum(problem.gain * x + problem.penalty * spread)
 
@@ -70,7 +70,7 @@ def slope(
   At a vertex and loading 1 it is the change of F when i joins, or what F
   loses when i leaves.
   """
-  diagonal = problem.similarity.diagonal()
+  diagonal = problem.similarity.diagonal
   spread = diagonal * (1.0 - loading * (1.0 - 2.0 * x)) - 2.0 * product
   return problem.gain + problem.penalty * spread
 

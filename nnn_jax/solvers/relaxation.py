@@ -143,7 +143,7 @@ def differentiable(
   held = jax.lax.stop_gradient(problem)
   x = relaxation.solve(held)
   scale, diagonal_part, loading = relaxation.metric(x)
-  diagonal = held.similarity.diagonal()
+  diagonal = held.similarity.diagonal
   scale = jnp.where(held.allowed, scale, 0.0)
   square = jnp.sum(scale**2)
 

@@ -129,10 +129,9 @@ class Polished:
     )
 
 
-def first(problem: quadratic.Problem, *, k: int) -> Selection:
-  """The first entries that are allowed."""
-  allowed = problem.allowed
-  _, indices = topk.top_k(allowed.astype(jnp.float32), k, where=allowed)
+def largest(problem: quadratic.Problem, values: jax.Array) -> Selection:
+  """The allowed entry with the largest value."""
+  _, indices = topk.top_k(values, 1, where=problem.allowed)
   none = jnp.zeros((), jnp.int32)
   return Selection(indices, none, none, jnp.ones((), bool))
 

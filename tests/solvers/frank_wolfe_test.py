@@ -25,7 +25,7 @@ def instance(seed, trade_off=0.4, lean=1.0, num_docs=N, k=K, scale=None):
   problem = quadratic.Problem(
     jnp.asarray(gain),
     jnp.asarray(penalty),
-    kernels.Factored(jnp.asarray(rows)),
+    kernels.Linear().similarity(jnp.asarray(rows)),
     jnp.ones(num_docs, bool),
     jnp.asarray(float(k)),
   )
@@ -102,7 +102,7 @@ def test_t1_not_tight_below(similarity):
   problem = quadratic.Problem(
     jnp.ones(2),
     jnp.asarray(0.5),
-    kernels.Factored(rows),
+    kernels.Linear().similarity(rows),
     jnp.ones(2, bool),
     jnp.asarray(1.0),
   )
@@ -251,7 +251,7 @@ def test_pipage_takes_the_better_end():
   problem = quadratic.Problem(
     jnp.asarray([0.1, 0.2, 0.0]),
     jnp.asarray(0.5),
-    kernels.Factored(rows),
+    kernels.Linear().similarity(rows),
     jnp.ones(3, bool),
     jnp.asarray(2.0),
   )

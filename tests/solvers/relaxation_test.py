@@ -35,7 +35,7 @@ def problem_of(gain, penalty, rows, allowed=None, total=K):
   return quadratic.Problem(
     jnp.asarray(gain),
     jnp.asarray(penalty),
-    kernels.Factored(jnp.asarray(rows)),
+    kernels.Linear().similarity(jnp.asarray(rows)),
     jnp.ones(N, bool) if allowed is None else jnp.asarray(allowed),
     jnp.asarray(float(total)),
   )
