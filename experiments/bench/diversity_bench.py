@@ -3,13 +3,15 @@ r"""Diversity-aware selection against MMR, MSD, DPP and SSD, in one run.
   XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 \
     python -m experiments.bench.diversity_bench --json=diversity_bench.json
 
-Peers are pyversity and langchain's MMR (`pip install ".[bench]"`; those that
-are not installed are left out). One query a call, relevance included in the
-time. Quality is J, the objective of `decoders.diversity`, of the set each
-returns, a mean over the queries at each trade-off, the weight of relevance; for
-pyversity's DPP and SSD it means what they document. The time is the mean over
-the queries at trade-off .5. On a corpus larger than its pool of 1,000 ours is
-timed with the pool and without.
+Random embeddings, or with --corpus and --embedded_queries those of a model (the
+work directory of experiments.diversity holds some). Peers are pyversity and
+langchain's MMR (`pip install ".[bench]"`; those that are not installed are left
+out). One query a call, relevance included in the time. Quality is J, the
+objective of `decoders.diversity`, of the set each returns, a mean over the
+queries at each trade-off, the weight of relevance; for pyversity's DPP and SSD
+it means what they document. The time is the mean over the queries at trade-off
+.5. On a corpus larger than its pool of 1,000 ours is timed with the pool and
+without.
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ _KS = flags.DEFINE_list("ks", ["10", "25", "50", "100"], "")
 _DIM = flags.DEFINE_integer("dim", 384, "Embedding size.")
 _QUERIES = flags.DEFINE_integer("queries", 8, "Queries, decoded one by one.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed rounds; median.")
+_CORPUS = flags.DEFINE_string(
+  "corpus", None, "Unit rows `[num_docs, dim]`, .npy, in place of random ones."
+)
+_EMBEDDED_QUERIES = flags.DEFINE_string(
+  "embedded_queries", None, "With --corpus: unit rows, .npy."
+)
 _JSON = flags.DEFINE_string("json", None, "Where to write the rows.")
 
 _TRADE_OFFS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -44,7 +52,19 @@ Select = Callable[[float, Any, Any], np.ndarray]
 def world(
   num_docs: int, dim: int, num_queries: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Unit rows in clusters around a shared mean; queries between two rows."""
+  """Unit rows in clusters around a shared mean; queries between two rows.
+
+  Of embeddings that are given, the num_docs rows most like the queries' mean.
+  """
+  if _CORPUS.value and _EMBEDDED_QUERIES.value:
+    rows = np.load(_CORPUS.value)
+    queries = np.load(_EMBEDDED_QUERIES.value)[:num_queries]
+    if num_docs > len(rows):
+      raise ValueError(
+        f"num_docs = {num_docs} but corpus has {len(rows)} rows."
+      )
+    best = np.argsort(-(rows @ queries.sum(axis=0)), kind="stable")
+    return queries, rows[np.sort(best[:num_docs])]
   rng = np.random.default_rng(0)
   clusters = rng.normal(size=(max(num_docs // 50, 4), dim))
   rows = 0.5 * rng.normal(size=dim) + rng.normal(size=(num_docs, dim))

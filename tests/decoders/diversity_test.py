@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import quadratic_worlds as worlds
 
-from nnn_jax import metrics
+from nnn_jax import metrics, retriever
 from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr
 from nnn_jax.solvers import kernels, relaxation, selection
 
@@ -423,3 +423,95 @@ def test_wrong_choices(config, message):
 def test_wrong_static_values(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+def algorithm_1(trade_off, query, rows, k, loading=2.0):
+  """The published algorithm, as printed, in numpy."""
+  n, b = len(rows), 1.0 - trade_off
+  c = rows @ query
+  x = np.full(n, k / n)
+  z = rows.T @ x
+  for _ in range(200):
+    g = trade_off * (k - 1) * c + 2 * b * (loading * x - rows @ z)
+    s = np.zeros(n)
+    s[np.argsort(-g, kind="stable")[:k]] = 1.0
+    d = s - x
+    gap = g @ d
+    if gap <= 1e-9:
+      break
+    dz = rows.T @ d
+    bend = 2 * b * (loading * d @ d - dz @ dz)
+    step = 1.0 if bend >= 0 else min(1.0, gap / -bend)
+    x, z = x + step * d, z + step * dz
+  return set(np.argsort(-x, kind="stable")[:k].tolist())
+
+
+def test_published_is_algorithm_1(five_hundred):
+  trade_offs, queries, corpora, _ = (x[:100] for x in five_hundred)
+  result = run(
+    PUBLISHED,
+    diversity.decode,
+    diversity.DiversityParams,
+    trade_offs,
+    queries,
+    corpora,
+  )
+  for i, found in enumerate(np.asarray(result.indices)):
+    expected = algorithm_1(trade_offs[i], queries[i], corpora[i], K)
+    assert set(found.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+  "gradient", [relaxation.Concave(), relaxation.Entropic()]
+)
+def test_weights_are_differentiable(gradient):
+  query, rows = world(12)
+  target = np.random.default_rng(0).normal(size=N)
+  config = diversity.DiversityConfig(pool_size=15, gradient=gradient)
+
+  @jax.jit
+  def loss(trade_off, query, rows):
+    aux = diversity.decode((trade_off,), query, rows, k=K, config=config).aux
+    return aux.weights @ target, aux.weights
+
+  with jax.enable_x64(True):
+    inputs = (np.float64(0.6), query, rows)
+    grads, weights = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
+    assert float(weights.sum()) == pytest.approx(K, abs=1e-9)
+    assert ((weights >= 0) & (weights <= 1)).all()
+    assert int((weights > 0).sum()) <= 15  # The pool.
+    for place, grad in enumerate(grads):
+      direction = np.random.default_rng(place).normal(
+        size=np.shape(inputs[place])
+      )
+      ends = []
+      for eps in (1e-5, -1e-5):
+        moved = list(inputs)
+        moved[place] = inputs[place] + eps * direction
+        ends.append(float(loss(*moved)[0]))
+      numeric = (ends[0] - ends[1]) / 2e-5
+      exact = float(np.vdot(grad, direction))
+      assert exact == pytest.approx(numeric, rel=1e-5)
+
+
+def test_without_a_relaxation_there_are_no_weights():
+  query, rows = world(0)
+  assert decode(0.5, query, rows).aux.weights is None
+  assert decode(0.5, query, rows).aux.upper_bound is None
+
+
+def test_weights_loss_takes_the_size_of_the_set():
+  query, rows = (np.float32(x) for x in world(0))
+  labels = np.arange(N)[None] < K
+  config = diversity.DiversityConfig(gradient=relaxation.Concave())
+  loss = retriever.weights_loss(
+    diversity.decode,
+    diversity.DiversityParams(0.5),
+    query[None],
+    rows,
+    labels,
+    config=config,
+    k=K,
+    loss=lambda weights, labels: weights.sum(axis=-1),
+  )
+  assert float(loss) == pytest.approx(K, abs=1e-4)
