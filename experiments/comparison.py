@@ -49,7 +49,8 @@ METHODS = {
     "diversity",
     "dense",
     diversity.decode,
-    diversity.DiversityConfig(),
+    # A prefix of this order is a diverse list too: measured at several k.
+    diversity.DiversityConfig(order="marginal"),
     [diversity.DiversityParams(value) for value in selection.TRADE_OFFS],
   ),
   "l1_fix": Method("L1-Fix", "dense", *_NNN, selection.penalty_grid(l2=[0.0])),
