@@ -66,7 +66,7 @@ def round_up(
     def gained(t):
       return (g[i] - g[j]) * t + bend[0, 0] * t**2
 
-    t = jnp.where(gained(up) >= gained(down), up, down)
+    t = jnp.where(gained(up) >= gained(down) - equal, up, down)
     after = jnp.clip(x[pair] + jnp.stack([t, -t]), 0.0, 1.0)
     settled = jnp.where(_fractional(after), after, jnp.round(after))
     product = product + problem.similarity.columns(pair, settled - x[pair])

@@ -49,7 +49,7 @@ class _State(NamedTuple):
   slope: jax.Array
   num_swaps: jax.Array
   search_all: jax.Array
-  optimal: jax.Array
+  done: jax.Array
 
 
 def polish(
@@ -132,28 +132,27 @@ def polish(
     own = quadratic.scatter(rows, change * diagonal[rows], size)
     improved = num_swaps > 0
     total = state.num_swaps + num_swaps
-    optimal = ~improved & searched
     after = state.chosen.astype(x.dtype) + quadratic.scatter(rows, change, size)
     return _State(
       after > 0.5,
       state.slope - twice * (moved - own),
       total,
       ~improved & ~searched,
-      optimal,
+      ~improved & (searched | state.search_all),
     )
 
   no = jnp.zeros((), bool)
   end = _State(chosen, slope, jnp.zeros((), jnp.int32), no, ~no)
   if k < size:
     end = jax.lax.while_loop(
-      lambda state: ~state.optimal & (state.num_swaps < max_swaps),
+      lambda state: ~state.done & (state.num_swaps < max_swaps),
       exchange,
-      end._replace(optimal=no),
+      end._replace(done=no),
     )
   _, indices = topk.top_k(end.chosen.astype(slope.dtype), k, where=end.chosen)
   # h = gain - 2 penalty sum K counts each pair twice, F once.
   value = 0.5 * jnp.sum((problem.gain + end.slope) * end.chosen)
-  return Polished(indices, value, end.num_swaps, end.optimal)
+  return Polished(indices, value, end.num_swaps, end.done & (floor >= 0))
 
 
 def _exchange_in_block(gram, slope, member, exists, floor, max_swaps):
