@@ -74,14 +74,15 @@ class Polished:
     starts: 1 starts at the centre; each further one at a fixed random choice,
       and the best result counts. The time grows in proportion.
     kernel: The similarity of two documents.
-    num_steps: Frank-Wolfe steps a stage, at most.
+    num_steps: Frank-Wolfe steps a stage, at most. Where it creeps towards a
+      fractional point, rounding and exchanges do as well.
   """
 
   loading: float = 1.0
   stages: int = 1
   starts: int = 1
   kernel: kernels.Kernel = kernels.Linear()
-  num_steps: int = 200
+  num_steps: int = 50
 
   def __post_init__(self):
     _check(self)

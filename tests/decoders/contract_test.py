@@ -126,7 +126,7 @@ ROWS = [
     module=diversity,
     params=diversity.DiversityParams(0.6),
     config=diversity.DiversityConfig(
-      pool_size=64,
+      pool_size=NUM_DOCS,  # Padding over devices does not enter.
       order="marginal",  # Its scores depend on the trade-off.
     ),
     sweep=(

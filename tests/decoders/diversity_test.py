@@ -84,10 +84,10 @@ def test_certificates_and_optimality_on_500_instances(five_hundred):
     assert (result.aux.upper_bound >= best - 1e-12).all()
     assert bool(result.aux.exact.all())
     gaps[name] = best - j
-  # Published figures of the specification: 17 to 23, and .25, in 1e-3.
+  # The specification found 17 to 23, and .25, in 1e-3.
+  assert 15e-3 < gaps["published"].mean() < 25e-3
   assert gaps["polished"].mean() <= 0.5e-3
   assert (gaps["polished"] < 1e-9).mean() > 0.85
-  assert gaps["published"].mean() > 10 * gaps["polished"].mean()
   # T7, at every instance.
   bound = 2 * (1 - inputs[0]) / (K - 1)
   assert (gaps["polished"] <= bound).all()
