@@ -110,15 +110,19 @@ def polish(
     rows = jnp.pad(rows, pad, constant_values=-1)
     return rows, unseen + twice * largest <= floor
 
+  everything = (k, size - k)
   near = (min(_NEAR_INSIDE, k), min(_NEAR_OUTSIDE, size - k))
 
   def exchange(state: _State) -> _State:
-    rows, searched = jax.lax.cond(
-      state.search_all,
-      lambda state: search(state, k, size - k),
-      lambda state: search(state, *near),
-      state,
-    )
+    if near == everything:
+      rows, searched = search(state, *everything)
+    else:
+      rows, searched = jax.lax.cond(
+        state.search_all,
+        lambda state: search(state, *everything),
+        lambda state: search(state, *near),
+        state,
+      )
     exists = rows >= 0
     rows = jnp.maximum(rows, 0)
     before = state.chosen[rows] & exists
