@@ -41,9 +41,12 @@ TEST = [
   "pytest-xdist>=3.6",
   "scikit-learn>=1.6",
 ]
+# Peers that the benchmarks measure.
 BENCH = [
   "celer>=0.7.4",
   "faiss-cpu>=1.9",
+  "langchain-core>=0.3",
+  "pyversity>=0.2",
   "scikit-learn>=1.6",
   "skglm>=0.5",
   "threadpoolctl>=3.5",

@@ -15,7 +15,7 @@ from experiments import report
 from nnn_jax import metrics, retriever
 from nnn_jax.core import checks
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import dense, mmr, nnn
+from nnn_jax.decoders import dense, diversity, mmr, nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.training import selection
 
@@ -44,6 +44,14 @@ METHODS = {
   "dense": Method("dense", "dense", *_DENSE),
   "mmr": Method(
     "MMR", "dense", mmr.decode, mmr.MmrConfig(), selection.trade_off_grid()
+  ),
+  "diversity": Method(
+    "diversity",
+    "dense",
+    diversity.decode,
+    # A prefix of this order is a diverse list too: measured at several k.
+    diversity.DiversityConfig(order="marginal"),
+    [diversity.DiversityParams(value) for value in selection.TRADE_OFFS],
   ),
   "l1_fix": Method("L1-Fix", "dense", *_NNN, selection.penalty_grid(l2=[0.0])),
   "l2_fix": Method("L2-Fix", "dense", *_NNN, selection.penalty_grid(l1=[0.0])),
@@ -105,6 +113,14 @@ class Encoded:
       ),
       queries.labels(len(dataset.doc_ids)),
     )
+
+  def texts(self, texts: Sequence[str], kind: str) -> np.ndarray:
+    """Embeds "queries" or "documents", or reads them back."""
+    encode = {
+      "queries": self._bi_encoder.encode_queries,
+      "documents": self._bi_encoder.encode_documents,
+    }[kind]
+    return self._cached(texts, encode, kind)
 
   def _cached(self, texts, encode, description):
     key = hashlib.sha256()

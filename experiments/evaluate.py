@@ -47,7 +47,7 @@ _MANUAL_DIR = flags.DEFINE_multi_string(
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Prepared data sets.")
 _DECODERS = flags.DEFINE_list(
   "decoders",
-  ["dense", "mmr", "nnn_fix", "dense_tr", "nnn_tr"],
+  ["dense", "mmr", "diversity", "nnn_fix", "dense_tr", "nnn_tr"],
   "Rows of the table.",
 )
 _SPLITS = flags.DEFINE_list(

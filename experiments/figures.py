@@ -208,6 +208,37 @@ def by_num_relevant(
     drawing.save(figure, path)
 
 
+def pareto(
+  curves: Mapping[str, Sequence[tuple[float, float, float]]],
+  path: files.PathLike,
+) -> None:
+  """Draws diversity, and aspect recall, against relevance.
+
+  Args:
+    curves: decoder name -> (mean relevance, ILAD, aspect recall) at each
+      trade-off.
+    path: the PNG to write.
+
+  Raises:
+    ValueError: if there is no curve or an empty one.
+  """
+  if not curves or not all(curves.values()):
+    raise ValueError("curves is empty or holds an empty one: nothing to draw")
+  with matplotlib.rc_context(_STYLE):
+    figure = _figure(9.0, 4.0)
+    left, right = figure.subplots(1, 2)
+    for n, (name, points) in enumerate(curves.items()):
+      relevance, ilad, recall = np.asarray(points, float).T
+      left.plot(relevance, ilad, label=name, **_look(n))
+      right.plot(relevance, 100 * recall, **_look(n))
+    left.set_ylabel("ILAD: mean pairwise 1 - cosine")
+    right.set_ylabel("aspect recall (%)")
+    for ax in (left, right):
+      ax.set_xlabel("mean relevance")
+    _legend(figure, left)
+    _save(figure, path)
+
+
 def training_curves(
   records: Iterable[Mapping[str, Any]],
   path: files.PathLike,

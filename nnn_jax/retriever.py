@@ -95,6 +95,7 @@ def weights_loss(
   labels: types.Array,
   *,
   config: Any,
+  k: int = 1,
   loss: Callable[..., jax.Array] = losses.nnn_ranking_loss,
 ) -> jax.Array:
   """The mean loss over a batch, through the decoder's weights.
@@ -108,12 +109,14 @@ def weights_loss(
     corpus: `[num_docs, dim]`, shared by the batch.
     labels: `[batch, num_docs]` bool.
     config: The decoder's static choices.
+    k: Documents to retrieve, where the weights depend on it: those of
+      `decoders.diversity` do, those of `decoders.nnn` do not.
     loss: (scores, labels) -> `[batch]`.
 
   Returns:
     A scalar.
   """
-  decode_one = partial(decode, k=1, config=config)
+  decode_one = partial(decode, k=k, config=config)
   result = jax.vmap(decode_one, in_axes=(None, 0, None))(
     params, queries, corpus
   )

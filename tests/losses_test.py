@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
+import cvxpy
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -343,3 +344,95 @@ def test_in_batch_targets_errors():
     losses.in_batch_targets(
       jnp.zeros(2, int), jnp.zeros((3, 4)), mask_false_negatives=True
     )
+
+
+# Fenchel-Young.
+
+
+def fenchel_young_world(seed=0, num_docs=12, k=4):
+  rng = np.random.default_rng(seed)
+  corpus = rng.normal(size=(num_docs, 5)) + 0.5
+  corpus /= np.linalg.norm(corpus, axis=1, keepdims=True)
+  labels = np.zeros((2, num_docs), bool)
+  labels[0, :k] = labels[1, -k:] = True
+  return rng.normal(size=(2, num_docs)), labels, corpus
+
+
+def fenchel_young_by_cvxpy(scores, labels, corpus, trade_off, strength):
+  k = labels.sum()
+
+  def f(x, total, square):
+    return (
+      trade_off * (k - 1) * scores @ x
+      + (1 - trade_off) * (total(x) - square(corpus.T @ x))
+      + strength * (total(x) - square(x))
+    )
+
+  x = cvxpy.Variable(len(scores))
+  problem = cvxpy.Problem(
+    cvxpy.Maximize(f(x, cvxpy.sum, cvxpy.sum_squares)),
+    [x >= 0, x <= 1, cvxpy.sum(x) == k],
+  )
+  best = problem.solve("CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12)
+  return best - f(labels.astype(float), np.sum, lambda v: v @ v), x.value
+
+
+def test_fenchel_young_equals_its_definition():
+  scores, labels, corpus = fenchel_young_world()
+  with jax.enable_x64(True):
+    loss, grad = jax.jit(
+      jax.value_and_grad(
+        lambda s, c: losses.fenchel_young(
+          s, labels, c, trade_off=0.4, strength=0.2
+        ).sum(),
+        argnums=(0, 1),
+      )
+    )(scores, corpus)
+    expected = [
+      fenchel_young_by_cvxpy(s, y, corpus, 0.4, 0.2)
+      for s, y in zip(scores, labels, strict=True)
+    ]
+    assert loss == pytest.approx(sum(v for v, _ in expected), abs=1e-8)
+    for row, (_, x) in enumerate(expected):
+      np.testing.assert_allclose(
+        grad[0][row], 0.4 * 3 * (x - labels[row]), atol=1e-6
+      )
+    direction = np.random.default_rng(1).normal(size=corpus.shape)
+    ends = [
+      losses.fenchel_young(
+        scores, labels, corpus + eps * direction, trade_off=0.4, strength=0.2
+      ).sum()
+      for eps in (1e-5, -1e-5)
+    ]
+    numeric = float(ends[0] - ends[1]) / 2e-5
+    assert np.vdot(grad[1], direction) == pytest.approx(numeric, rel=1e-6)
+
+
+def test_fenchel_young_is_convex_and_zero_at_the_optimum():
+  scores, labels, corpus = fenchel_young_world(1)
+  loss = jax.jit(lambda s: losses.fenchel_young(s, labels, corpus))
+  middle = loss(0.5 * (scores[:1] + scores[1:]).repeat(2, axis=0))
+  ends = [loss(scores[i : i + 1].repeat(2, axis=0)) for i in (0, 1)]
+  assert (middle <= 0.5 * (ends[0] + ends[1]) + 1e-5).all()
+  assert (np.asarray(ends) >= -1e-5).all()
+  perfect = loss(np.where(labels, 50.0, 0.0))
+  np.testing.assert_allclose(perfect, 0.0, atol=1e-3)
+
+
+def test_fenchel_young_without_labels_and_under_a_mask():
+  scores, labels, corpus = fenchel_young_world(2)
+  labels[1] = False
+  where = np.arange(12) < 8
+  where = np.broadcast_to(where, labels.shape)
+  spoiled = np.where(where, scores, np.nan)
+  value, grad = jax.value_and_grad(
+    lambda s: losses.fenchel_young(s, labels, corpus, where=where).sum()
+  )(spoiled)
+  expected = losses.fenchel_young(
+    scores[:1, :8], labels[:1, :8], corpus[:8]
+  ).sum()
+  assert value == pytest.approx(float(expected), rel=1e-5)
+  assert (np.asarray(grad)[~where] == 0).all()
+  assert (np.asarray(grad)[1] == 0).all()
+  with pytest.raises(ValueError, match="corpus must be"):
+    losses.fenchel_young(scores, labels, corpus[:5])

@@ -35,6 +35,7 @@ NAMES = (
   "toolbank/aws",
   "multihop_rag",
   "limit",
+  "cranfield",
 )
 _BEIR_PREFIX = "beir:"
 

@@ -5,7 +5,16 @@
 One query a call: batch with `jax.vmap(..., in_axes=(None, 0, None))`.
 """
 
-from nnn_jax.decoders import dense, mmr, nnn
+from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr, nnn
 from nnn_jax.types import DecodeFn, DecodeResult
 
-__all__ = ["DecodeFn", "DecodeResult", "dense", "mmr", "nnn"]
+__all__ = [
+  "DecodeFn",
+  "DecodeResult",
+  "dense",
+  "diversity",
+  "dpp",
+  "max_sum",
+  "mmr",
+  "nnn",
+]

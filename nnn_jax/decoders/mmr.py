@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from nnn_jax import types
-from nnn_jax.core import checks, linalg, topk
+from nnn_jax.core import candidates, checks, linalg
+from nnn_jax.solvers import greedy
 
 
 class MmrParams(NamedTuple):
@@ -47,7 +48,7 @@ class MmrAux(NamedTuple):
 
 def decode(
   params: MmrParams,
-  query: types.Array,
+  query: types.Array | candidates.Scores,
   corpus: types.Array,
   *,
   k: int,
@@ -60,7 +61,7 @@ def decode(
 
   Args:
     params: The trade-off, traced.
-    query: `[dim]`, unit norm.
+    query: `[dim]`, unit norm; or `Scores` from elsewhere.
     corpus: `[num_docs, dim]`, unit rows.
     k: How many documents to select, at most num_docs.
     config: Static choices.
@@ -79,39 +80,39 @@ def decode(
   [0, 2]
   """
   checks.check_choice("config", config, (MmrConfig,))
-  query, corpus, where = checks.check_inputs(query, corpus, where, k=k)
-  params = checks.check_params("params", params, MmrParams, query.dtype)
+  query, corpus, where = candidates.check_inputs(query, corpus, where, k=k)
+  params = candidates.check_params(params, MmrParams, query)
   return _decode(params, query, corpus, where, k=k)
 
 
 @partial(jax.jit, static_argnames="k")
 def _decode(params, query, corpus, where, *, k):
-  relevance = linalg.products(corpus, query)
-  num_docs = corpus.shape[0]
-  keep = jnp.ones(num_docs, bool) if where is None else where
+  relevance = candidates.relevance(query, corpus)
 
-  def select(carry, is_first):
-    keep, redundancy = carry
+  def rate(state):
+    is_first, redundancy = state
     value = params.trade_off * relevance
     value = value - (1.0 - params.trade_off) * redundancy
     # At trade_off = 0 every first value is 0: rank the first by relevance.
-    _, row = topk.top_k(jnp.where(is_first, relevance, value), 1, where=keep)
-    # Gathered by a [1] array: a scalar index would gather a sharded corpus.
-    selected, score = linalg.rows(corpus, row)[0], value[row][0]
-    row = row[0]
-    similarity = linalg.products(corpus, selected)
+    return jnp.where(is_first, relevance, value), value
+
+  def update(state, row):
+    is_first, redundancy = state
+    similarity = linalg.products(corpus, linalg.rows(corpus, row)[0])
     redundancy = jnp.where(
       is_first, similarity, jnp.maximum(redundancy, similarity)
     )
-    score = jnp.where(row < 0, -jnp.inf, score)
-    keep = keep & (jnp.arange(num_docs) != row)
-    return (keep, redundancy), (score, row)
+    return jnp.zeros((), bool), redundancy
 
-  start = (keep, jnp.zeros_like(relevance))
-  _, (scores, indices) = jax.lax.scan(select, start, jnp.arange(k) == 0)
+  scores, indices = greedy.select(
+    (jnp.ones((), bool), jnp.zeros_like(relevance)),
+    rate,
+    update,
+    jnp.ones(relevance.shape, bool) if where is None else where,
+    k=k,
+  )
   finite = checks.all_finite(relevance)
+  num_scored = jnp.asarray(corpus.shape[0], jnp.int32)
   return types.DecodeResult(
-    indices,
-    scores,
-    MmrAux(jnp.asarray(num_docs, jnp.int32), exact=finite, finite=finite),
+    indices, scores, MmrAux(num_scored, exact=finite, finite=finite)
   )

@@ -1,6 +1,7 @@
 """Each builder on hand-written rows that hold the faults of its source."""
 
 import functools
+import gzip
 import http.server
 import json
 import socket
@@ -340,3 +341,29 @@ def test_bfcl_missing_file(tmp_path, data_dir):
   (tmp_path / "other.txt").write_text("")
   with pytest.raises(FileNotFoundError, match="lacks BFCL_v4_simple_python"):
     pipeline.load("bfcl", data_dir=data_dir, manual_dir=tmp_path)
+
+
+def test_cranfield(tmp_path, data_dir):
+  document = "<doc>\n<docno>{}</docno>\n<text>{}</text>\n</doc>\n"
+  (tmp_path / "cran.all.1400.xml.gz").write_bytes(
+    gzip.compress(
+      "".join(
+        document.format(i, text)
+        for i, text in enumerate(("wings\nin  flow", "", "heat & gas"), 1)
+      ).encode()
+    )
+  )
+  (tmp_path / "cran.qry.xml").write_text(
+    "<xml><top><num> 1</num><title>\nwhat\nflow .\n</title></top>"
+    "<top><num> 4</num><title>heat</title></top></xml>"
+  )
+  # The second topic is number 4, and its judgements say 2.
+  (tmp_path / "cranqrel.trec.txt").write_text(
+    "1 0 1 1\n1 0 3 0\n2 0 3 3\n2 0 2 1\n"
+  )
+  dataset = pipeline.load("cranfield", data_dir=data_dir, manual_dir=tmp_path)
+  assert dataset.doc_texts == ["wings in flow", "heat & gas"]
+  assert dataset.splits["test"].texts == ["what flow .", "heat"]
+  assert _relevant(dataset, "test") == {"1": ["1"], "2": ["3"]}
+  assert dataset.metadata["empty_documents_dropped"] == 1
+  assert dataset.metadata["unknown_pairs_removed"] == 1

@@ -31,6 +31,7 @@ EXPECTED = [
     {"train": 700, "validation": 100, "test": 200},
     2.0,
   ),
+  ("cranfield", "cranfield", 1398, {"test": 225}, 7.16),
 ]
 
 

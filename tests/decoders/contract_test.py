@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nnn_jax.core import gradients, sharding
-from nnn_jax.decoders import dense, mmr, nnn
+from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr, nnn
 from nnn_jax.solvers import fista, working_set
 
 NUM_DOCS, DIM, K = 13, 6, 5
@@ -104,6 +104,38 @@ ROWS = [
     ),
     skips_nan=False,
     keeps_ties=False,  # Elimination rounds the weights of duplicates.
+  ),
+  Row(
+    name="dpp",
+    module=dpp,
+    params=dpp.DppParams(0.6),
+    config=dpp.DppConfig(),
+    sweep=(dpp.DppParams(0.5), dpp.DppParams(1), (0.7,)),
+    wrong_params=((), "0.5", nnn.NnnParams(0.1, 0.1)),
+  ),
+  Row(
+    name="max_sum",
+    module=max_sum,
+    params=max_sum.MaxSumParams(0.6),
+    config=max_sum.MaxSumConfig(),
+    sweep=(max_sum.MaxSumParams(0.5), max_sum.MaxSumParams(1), (0.7,)),
+    wrong_params=((), "0.5", nnn.NnnParams(0.1, 0.1)),
+  ),
+  Row(
+    name="diversity",
+    module=diversity,
+    params=diversity.DiversityParams(0.6),
+    config=diversity.DiversityConfig(
+      pool_size=NUM_DOCS,  # Padding over devices does not enter.
+      order="marginal",  # Its scores depend on the trade-off.
+    ),
+    sweep=(
+      diversity.DiversityParams(0.5),
+      diversity.DiversityParams(np.float64(0.3)),
+      diversity.DiversityParams(jnp.float32(1)),
+      (0.7,),
+    ),
+    wrong_params=((), "0.5", nnn.NnnParams(0.1, 0.1)),
   ),
 ]
 

@@ -130,3 +130,18 @@ def test_a_sweep_by_vmap_equals_the_loop():
   for i, value in enumerate(values):
     np.testing.assert_array_equal(swept.indices[i], decode(value).indices)
   assert len(np.unique(swept.indices, axis=0)) > 2
+
+
+def test_worked_example():
+  """The copy A' of A is passed over; then B and C, each new in its way."""
+  query = np.float32([1, 0, 0, 0])
+  corpus = np.float32(
+    [
+      [0.9, 0.44, 0, 0],
+      [0.88, 0.47, 0, 0],
+      [0.7, 0, 0.71, 0],
+      [0.65, 0, 0, 0.76],
+    ]
+  )
+  result = mmr.decode(mmr.MmrParams(0.5), query, corpus, k=3)
+  assert result.indices.tolist() == [0, 2, 3]

@@ -39,13 +39,21 @@ def _draw_all(folder):
   records = [{"step": i, "loss": 1 / (1 + i)} for i in range(100)]
   records += [{"step": 50, "comp@5": 0.3}, {"step": 99, "comp@5": 0.4}]
   figures.training_curves(records, folder / "train.png")
+  curve = [(0.5, 0.4, 0.2), (0.4, 0.6, 0.3)]
+  figures.pareto({"MMR": curve, "diversity": curve}, folder / "pareto.png")
 
 
 def test_draws_png_files_and_no_global_state(tmp_path):
   before = dict(matplotlib.rcParams)
   _draw_all(tmp_path / "new")
   sizes = {p.name: _size(p) for p in (tmp_path / "new").iterdir()}
-  assert set(sizes) == {"heat.png", "steps.png", "num.png", "train.png"}
+  assert set(sizes) == {
+    "heat.png",
+    "steps.png",
+    "num.png",
+    "train.png",
+    "pareto.png",
+  }
   assert all(width >= 600 and height >= 300 for width, height in sizes.values())
   assert dict(matplotlib.rcParams) == before
 
@@ -76,6 +84,8 @@ def test_training_curves_with_one_series(tmp_path):
 
 def test_errors(tmp_path):
   path = tmp_path / "no.png"
+  with pytest.raises(ValueError, match="curves is empty or holds an empty one"):
+    figures.pareto({"MMR": []}, path)
   with pytest.raises(ValueError, match=r"grids\['a'\] has shape \(2, 2\) but"):
     figures.heat_map({"a": np.ones((2, 2))}, [1, 2], [1, 2, 3], path)
   with pytest.raises(ValueError, match=r"grids\['a'\] has no finite value"):
