@@ -39,11 +39,11 @@ class Implicit:
   the KKT violation.
 
   Attributes:
-    capacity: Size of the linear system, a bound on the support. Of a larger
-      support the largest weights are differentiated.
+    capacity: A bound on the support. Of a larger one the largest weights are
+      differentiated. A small support costs no more at a larger capacity.
   """
 
-  capacity: int = 128
+  capacity: int = 256
 
   def __post_init__(self):
     if self.capacity < 1:

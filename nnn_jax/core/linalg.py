@@ -37,6 +37,17 @@ def rows(corpus: types.Array, indices: types.Array) -> jax.Array:
   return jnp.asarray(corpus[indices], compute_dtype(corpus))
 
 
+def max_row_norm(corpus: types.Array) -> jax.Array:
+  """The largest L2 norm of a row, a scalar.
+
+  >>> float(max_row_norm([[3.0, 4.0], [0.0, 1.0]]))
+  5.0
+  """
+  corpus = jnp.asarray(corpus)
+  square = jnp.sum(jnp.asarray(corpus, compute_dtype(corpus)) ** 2, axis=1)
+  return jnp.sqrt(jnp.max(square))
+
+
 def normalize(x: types.Array, *, eps: float = 1e-12) -> jax.Array:
   """Rows of unit L2 norm; a zero row stays zero, with a finite gradient.
 

@@ -63,7 +63,7 @@ def decode(
 
 @partial(jax.jit, static_argnames="k")
 def _decode(query, corpus, where, *, k):
-  scores = linalg.matmul(corpus, query)
+  scores = linalg.matmul(query, corpus.T)
   best, indices = topk.top_k(scores, k, where=where)
   finite = checks.all_finite(scores)
   num_scored = jnp.asarray(corpus.shape[0], jnp.int32)

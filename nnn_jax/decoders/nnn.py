@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from nnn_jax import types
-from nnn_jax.core import checks, gradients, topk
+from nnn_jax.core import checks, corpora, gradients, linalg, topk
 from nnn_jax.solvers import elastic_net, fista, working_set
 
 
@@ -61,21 +61,51 @@ class NnnConfig:
     checks.check_choice("gradient", self.gradient, kinds)
 
 
+class Weights(NamedTuple):
+  """Weights by document; of documents that are not listed the weight is zero.
+
+  Attributes:
+    indices: `[num_candidates]` int32 corpus rows, none twice; -1 where fewer.
+    values: `[num_candidates]` >= 0.
+  """
+
+  indices: jax.Array
+  values: jax.Array
+
+  def dense(self, num_docs: int) -> jax.Array:
+    """The weights `[num_docs]`, or `[batch, num_docs]` under a batch axis.
+
+    >>> weights = Weights(jnp.asarray([2, 0, -1]), jnp.asarray([0.5, 0.1, 0.0]))
+    >>> weights.dense(4).tolist()
+    [0.10000000149011612, 0.0, 0.5, 0.0]
+    """
+
+    def scatter(indices, values):
+      rows = jnp.where(indices < 0, num_docs, indices)
+      zeros = jnp.zeros(num_docs, values.dtype)
+      return zeros.at[rows].set(values, mode="drop", unique_indices=True)
+
+    return jnp.vectorize(scatter, signature="(c),(c)->(n)")(*self)
+
+
 class NnnAux(NamedTuple):
   """Diagnostics of one solve.
 
   Attributes:
-    weights: `[num_docs]` >= 0; differentiable, what the NNN loss is taken of.
+    weights: Those of the solver's candidates, differentiable: all documents of
+      Fista, in row order; the support and the next best of WorkingSet.
+    residual: `[dim]`, query - corpus^T weights, differentiable.
     support_size: int32, how many weights are positive.
     kkt_violation: Distance from the optimality conditions, in score units.
     duality_gap: Upper bound on the objective's distance from its minimum.
     num_passes: int32, products with the corpus that the solver took.
-    num_scored: int32, documents whose score was computed: all.
+    num_scored: int32, products of a document with a residual, in all passes.
     exact: bool, kkt_violation <= config.tol.
     finite: bool, no NaN or infinity in the weights and scores.
   """
 
-  weights: jax.Array
+  weights: Weights
+  residual: jax.Array
   support_size: jax.Array
   kkt_violation: jax.Array
   duality_gap: jax.Array
@@ -96,10 +126,11 @@ def decode(
 ) -> types.DecodeResult:
   """Solves for weights and returns the k documents with the largest.
 
-  Beyond the support the list is filled by one coordinate step from the
-  solution, (s_j - l1) / (||corpus_j||^2 + l2) with correlation s, which is <= 0
-  there; before convergence it is lowered until it is. So a score > 0 is a
-  weight, and a score <= 0 marks a document that was not retrieved.
+  Beyond the support the list is filled by correlation s with the residual, and
+  scored by one coordinate step from the solution, (s_j - l1) / (1 + l2) for
+  unit rows, which is <= 0 there; before convergence it is lowered until it is.
+  So a score > 0 is a weight, and a score <= 0 marks a document that was not
+  retrieved.
 
   Args:
     params: The penalties, traced.
@@ -122,7 +153,7 @@ def decode(
   >>> result = decode(NnnParams(0.1, 0.03), query, corpus, k=3)
   >>> result.indices.tolist()  # Dense retrieval ranks [1, 0, 2].
   [1, 2, 0]
-  >>> [round(float(w), 4) for w in result.aux.weights]
+  >>> [round(float(w), 4) for w in result.aux.weights.dense(3)]
   [0.0, 0.8183, 0.2265]
   """
   checks.check_choice("config", config, (NnnConfig,))
@@ -133,36 +164,53 @@ def decode(
 
 @partial(jax.jit, static_argnames=("k", "config"))
 def _decode(params, query, corpus, where, *, k, config):
-  problem = elastic_net.Problem(query, corpus, params.l1, params.l2, where)
-  weights, correlation, num_passes = config.solver.solve(
-    problem, gradient=config.gradient
+  documents = corpora.searchable(corpus)
+  problem = elastic_net.Problem(query, documents, params.l1, params.l2, where)
+  solution = config.solver.solve(
+    problem, gradient=config.gradient, num_candidates=k
   )
-  scores = _extended_scores(problem, weights, correlation)
-  best, indices = topk.top_k(scores, k, where=where)
-
-  gap = elastic_net.optimality(problem, weights, correlation)
-  gap = jax.lax.stop_gradient(gap)
+  indices, scores = _rank(problem, solution, k)
+  fixed = jax.lax.stop_gradient(solution)
+  gap = elastic_net.optimality(jax.lax.stop_gradient(problem), fixed)
   aux = NnnAux(
-    weights=weights,
-    support_size=jnp.sum(weights > 0, dtype=jnp.int32),
+    weights=Weights(solution.indices, solution.weights),
+    residual=solution.residual,
+    support_size=jnp.sum(fixed.weights > 0, dtype=jnp.int32),
     kkt_violation=gap.kkt_violation,
     duality_gap=gap.duality_gap,
-    num_passes=num_passes,
-    num_scored=jnp.asarray(corpus.shape[0], jnp.int32),
+    num_passes=fixed.num_passes,
+    num_scored=fixed.num_scored,
     exact=gap.kkt_violation <= config.tol,
-    finite=checks.all_finite(weights, correlation),
+    finite=checks.all_finite(fixed.weights, fixed.residual, query),
   )
-  return types.DecodeResult(indices, best, aux)
+  return types.DecodeResult(indices, scores, aux)
 
 
-def _extended_scores(problem, weights, correlation):
-  """Weights on the support, a coordinate step <= 0 off it."""
-  square = jnp.sum(problem.corpus.astype(weights.dtype) ** 2, axis=-1)
-  # A zero row with l2 = 0 has no curvature.
-  curvature = jnp.maximum(square + problem.l2, jnp.finfo(weights.dtype).eps)
-  step = (correlation - problem.l1) / curvature
-  off_support = weights <= 0
+def _rank(problem, solution, k):
+  """Support by weight, then the others by correlation, with scores <= 0.
+
+  The order is found on constants; only k rows carry a derivative.
+  """
+  allowed = solution.indices >= 0
   if problem.where is not None:
-    off_support = off_support & problem.where
-  above = jnp.max(step, where=off_support, initial=0.0)
-  return jnp.where(weights > 0, weights, step - above)
+    allowed &= problem.where[solution.indices]
+  fixed = jax.lax.stop_gradient(solution)
+  curvature = 1.0 + problem.l2
+  step = (fixed.correlation - problem.l1) / curvature
+  off_support = allowed & (fixed.weights <= 0)
+  above = jax.lax.stop_gradient(jnp.max(step, where=off_support, initial=0.0))
+  order = jax.lax.stop_gradient(
+    jnp.where(fixed.weights > 0, fixed.weights, step - above)
+  )
+  best, at = topk.top_k(order, k, where=allowed)
+  indices = jnp.where(at >= 0, solution.indices[at], -1)
+
+  weights = solution.weights[at]
+  correlation = linalg.matmul(
+    problem.corpus.rows(indices), solution.residual
+  )
+  step = (correlation - problem.l1) / curvature - above
+  # Values are those that were sorted; the rows add the derivative.
+  step = best + (step - jax.lax.stop_gradient(step))
+  scores = jnp.where(weights > 0, weights, step)
+  return indices, jnp.where(at >= 0, scores, -jnp.inf)

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from nnn_jax.core import gradients, linalg, topk
+from nnn_jax.core import control, corpora, gradients, linalg
 
 
 class Problem(NamedTuple):
@@ -21,32 +21,42 @@ class Problem(NamedTuple):
 
   Attributes:
     query: `[dim]`.
-    corpus: `[num_docs, dim]`, in its storage dtype.
+    corpus: `[num_docs, dim]` documents.
     l1: Scalar >= 0.
     l2: Scalar >= 0.
     where: `[num_docs]` bool or None: False holds a weight at zero.
   """
 
   query: jax.Array
-  corpus: jax.Array
+  corpus: corpora.Searchable
   l1: jax.Array
   l2: jax.Array
   where: jax.Array | None = None
 
 
 class Solution(NamedTuple):
-  """What a solver returns.
+  """What a solver returns: weights of candidates, zero for all others.
 
   Attributes:
-    weights: `[num_docs]` >= 0.
-    correlation: `[num_docs]`, corpus (query - corpus^T weights).
+    indices: `[num_candidates]` int32 rows; -1 where there are fewer.
+    weights: `[num_candidates]` >= 0.
+    residual: `[dim]`, query - corpus^T weights.
+    correlation: `[num_candidates]`, the rows' products with the residual; a
+      constant to differentiation.
+    rest: An upper bound on the correlation of every other document, -inf if
+      there is none; a constant.
     num_passes: int32, products with the corpus that it took; a product with
       the Gram matrix counts as one.
+    num_scored: int32, products of a document with a residual in all passes.
   """
 
+  indices: jax.Array
   weights: jax.Array
+  residual: jax.Array
   correlation: jax.Array
+  rest: jax.Array
   num_passes: jax.Array
+  num_scored: jax.Array
 
 
 class Solver(Protocol):
@@ -60,9 +70,17 @@ class Solver(Protocol):
   differentiable_by: ClassVar[tuple[type, ...]]
 
   def solve(
-    self, problem: Problem, *, gradient: gradients.Gradient
+    self,
+    problem: Problem,
+    *,
+    gradient: gradients.Gradient,
+    num_candidates: int,
   ) -> Solution:
-    """Solves, differentiable as `gradient` says."""
+    """Solves, differentiable as `gradient` says.
+
+    The solution has at least num_candidates candidates, the support and the
+    documents with the largest correlation off it.
+    """
     ...
 
 
@@ -79,15 +97,9 @@ class Optimality(NamedTuple):
   duality_gap: jax.Array
 
 
-def correlation(problem: Problem, weights: jax.Array) -> jax.Array:
-  """Returns s = corpus (query - corpus^T weights), `[num_docs]`."""
-  residual = problem.query - linalg.matmul(weights, problem.corpus)
-  return linalg.matmul(problem.corpus, residual)
-
-
-def objective(problem: Problem, weights: jax.Array) -> jax.Array:
+def objective(problem: Problem, solution: Solution) -> jax.Array:
   """1/2 ||corpus^T w - query||^2 + l1 sum(w) + l2/2 ||w||^2."""
-  residual = problem.query - linalg.matmul(weights, problem.corpus)
+  weights, residual = solution.weights, solution.residual
   return (
     0.5 * jnp.sum(residual**2)
     + problem.l1 * jnp.sum(weights)
@@ -95,38 +107,41 @@ def objective(problem: Problem, weights: jax.Array) -> jax.Array:
   )
 
 
-def optimality(
-  problem: Problem, weights: jax.Array, correlation: jax.Array
-) -> Optimality:
-  """Certifies weights from their correlation (no further corpus pass).
+def optimality(problem: Problem, solution: Solution) -> Optimality:
+  """Certifies a solution from its correlations: no further corpus pass.
 
   The gap is primal minus dual at two dual points, the residual r (finite for
   l2 > 0) and r scaled until corpus r <= l1; the smaller one counts. Both are
   written as sums of non-negative terms, so they do not cancel in float32.
   """
-  _, _, l1, l2, where = problem
-  excess = correlation - l1
-  if where is not None:
-    excess = jnp.where(where, excess, -jnp.inf)
+  num_docs = problem.corpus.shape[0]
+  l1, l2 = problem.l1, problem.l2
+  indices, weights, residual, correlation, rest, *_ = solution
+  allowed = indices >= 0
+  if problem.where is not None:
+    allowed &= problem.where[indices]
+  excess = jnp.where(allowed, correlation - l1, -jnp.inf)
   violation = jnp.where(
     weights > 0, jnp.abs(excess - l2 * weights), jnp.maximum(excess, 0.0)
   )
+  rest_violation = jnp.maximum(rest - l1, 0.0)
 
-  positive = excess > 0
   tiny = jnp.finfo(weights.dtype).tiny
+  twice_l2 = 2.0 * jnp.maximum(l2, tiny)
   off = jnp.where(weights > 0, weights * (0.5 * l2 * weights - excess), 0.0)
-  on = (l2 * weights - excess) ** 2 / (2.0 * jnp.maximum(l2, tiny))
-  gap_at_residual = jnp.sum(jnp.where(positive, on, off))
+  on = (l2 * weights - excess) ** 2 / twice_l2
+  gap_at_residual = jnp.sum(jnp.where(excess > 0, on, off))
+  num_rest = num_docs - indices.shape[0]
+  gap_at_residual += num_rest * rest_violation**2 / twice_l2
 
-  top = jnp.max(excess) + l1
+  top = jnp.maximum(jnp.max(excess), rest - l1) + l1
   scale = jnp.where(top > l1, l1 / jnp.maximum(top, tiny), 1.0)
-  residual = problem.query - linalg.matmul(weights, problem.corpus)
   slack = jnp.where(weights > 0, l1 - scale * (excess + l1), 0.0)
   gap_scaled = 0.5 * (1.0 - scale) ** 2 * jnp.sum(residual**2) + jnp.sum(
     weights * (slack + 0.5 * l2 * weights)
   )
   gap = jnp.where(l2 > 0, jnp.minimum(gap_at_residual, gap_scaled), gap_scaled)
-  return Optimality(jnp.max(violation), gap)
+  return Optimality(jnp.maximum(jnp.max(violation), rest_violation), gap)
 
 
 def attach(
@@ -137,17 +152,16 @@ def attach(
   For `Unroll` it is already. For `Implicit` it becomes so through its
   optimality conditions: on the support A the optimum solves
 
-    (G_AA + l2 I) w_A = corpus_A query - l1.
+    (G_AA + l2 I) w_A = corpus_A query - l1,
 
-  One Newton step from the solution, with the matrix held constant, changes
-  nothing in value and has the implicit function's derivative: with cotangent g
-  and (G_AA + l2 I) y = g_A,
+  so with cotangent g and (G_AA + l2 I) y = g_A,
 
     d query = corpus_A^T y,  d l1 = -sum y,  d l2 = -y . w_A,
     d corpus_A = y r^T - w_A (corpus_A^T y)^T.
 
   Only the rows of the support are touched, so under `jax.vmap` the corpus's
-  cotangent is one scatter of `[batch, capacity, dim]`.
+  cotangent is one scatter of `[batch, capacity, dim]`. Values are those of
+  `solution`: without differentiation nothing is computed.
 
   Args:
     problem: What was solved; its leaves carry the derivative.
@@ -156,25 +170,82 @@ def attach(
   """
   if isinstance(gradient, gradients.Unroll):
     return solution
-  weights, values, num_passes = jax.lax.stop_gradient(solution)
-  support, rows = topk.top_k(weights, min(gradient.capacity, weights.shape[0]))
+  solution = jax.lax.stop_gradient(solution)
+  capacity = min(gradient.capacity, solution.weights.shape[0])
+  support, at = jax.lax.top_k(solution.weights, capacity)
+  rows = problem.corpus.rows(solution.indices[at])
+  support, residual = _at_optimum(
+    support, solution.residual, problem.query, rows, problem.l1, problem.l2
+  )
+  return solution._replace(
+    weights=solution.weights.at[at].set(support), residual=residual
+  )
+
+
+@jax.custom_jvp
+def _at_optimum(support, residual, query, rows, l1, l2):
+  """(support, residual), which follow query, rows and penalties."""
+  del query, rows, l1, l2
+  return support, residual
+
+
+@_at_optimum.defjvp
+def _at_optimum_jvp(primals, tangents):
+  support, residual, _, rows, l1, l2 = primals
   active = support > 0
-  corpus = linalg.rows(problem.corpus, rows)
-  factor = free_factor(
-    jax.lax.stop_gradient(linalg.matmul(corpus, corpus.T)),
-    jax.lax.stop_gradient(problem.l2),
-    active,
+  held = jax.lax.stop_gradient((rows, l2))
+
+  def slope(query, rows, l1, l2):
+    fit = linalg.matmul(rows, query - linalg.matmul(support, rows))
+    return jnp.where(active, fit - l1 - l2 * support, 0.0)
+
+  def move(query, rows, support):
+    return query - linalg.matmul(support, rows)
+
+  _, d_slope = jax.jvp(slope, (primals[2], rows, l1, l2), tangents[2:])
+  d_support = jax.lax.custom_linear_solve(
+    lambda x: _system(*held, active, x),
+    d_slope,
+    lambda _, b: _solve_system(*held, active, b),
+    symmetric=True,
   )
-  residual = problem.query - linalg.matmul(support, corpus)
-  condition = linalg.matmul(corpus, residual)
-  condition = condition - problem.l1 - problem.l2 * support
-  step = jax.scipy.linalg.cho_solve(
-    (factor, True), jnp.where(active, condition, 0.0)
+  _, d_residual = jax.jvp(
+    move, (primals[2], rows, support), (*tangents[2:4], d_support)
   )
-  support = support + (step - jax.lax.stop_gradient(step))
-  weights = weights.at[rows].set(support)
-  values = _known_correlation(values, problem.query, problem.corpus, weights)
-  return Solution(weights, values, num_passes)
+  return (support, residual), (d_support, d_residual)
+
+
+def _system(rows, l2, active, x):
+  """(G_AA + l2 I) x on the active rows, x elsewhere."""
+  on = jnp.where(active, x, 0.0)
+  product = linalg.matmul(rows, linalg.matmul(on, rows)) + l2 * on
+  return jnp.where(active, product, x)
+
+
+def _solve_system(rows, l2, active, b):
+  """Solves `_system` at the smallest size that holds the active rows."""
+
+  def at_size(size):
+    def solve(_):
+      free, at = jax.lax.top_k(active.astype(b.dtype), size)
+      free = free > 0
+      factor = free_factor(linalg.matmul(rows[at], rows[at].T), l2, free)
+      x = jax.scipy.linalg.cho_solve((factor, True), b[at])
+      return b.at[at].set(jnp.where(free, x, b[at]))
+
+    return solve
+
+  x, smaller = b, 0
+  num_active = jnp.sum(active)
+  for size in ladder(active.shape[0]):
+    fits = (num_active > smaller) & (num_active <= size)
+    x, smaller = control.when(fits, at_size(size), x), size
+  return x
+
+
+def ladder(capacity: int) -> list[int]:
+  """Sizes to try in turn, so that a small support costs little."""
+  return [size for size in (32, 128, 512) if size < capacity] + [capacity]
 
 
 def free_factor(gram: jax.Array, l2: jax.Array, free: jax.Array) -> jax.Array:
@@ -187,19 +258,3 @@ def free_factor(gram: jax.Array, l2: jax.Array, free: jax.Array) -> jax.Array:
   system = jnp.where(free[:, None] & free[None, :], gram, 0.0)
   system = system + jnp.diag(jnp.where(free, l2 + ridge, 1.0))
   return jnp.linalg.cholesky(system)
-
-
-@jax.custom_jvp
-def _known_correlation(value, query, corpus, weights):
-  """`correlation` where its value is at hand: only a derivative costs."""
-  del query, corpus, weights
-  return value
-
-
-@_known_correlation.defjvp
-def _known_correlation_jvp(primals, tangents):
-  def compute(query, corpus, weights):
-    return linalg.matmul(corpus, query - linalg.matmul(weights, corpus))
-
-  _, tangent = jax.jvp(compute, primals[1:], tangents[1:])
-  return primals[0], tangent

@@ -43,13 +43,18 @@ class Fista:
       raise ValueError(f"num_steps must be >= 1, got {self.num_steps}.")
 
   def solve(
-    self, problem: elastic_net.Problem, *, gradient: gradients.Gradient
+    self,
+    problem: elastic_net.Problem,
+    *,
+    gradient: gradients.Gradient,
+    num_candidates: int = 1,
   ) -> elastic_net.Solution:
-    """Returns the solution after num_steps steps.
+    """Returns the solution after num_steps steps; all documents' weights.
 
     The step size 1 / L is a constant to differentiation: at convergence the
     weights do not depend on it.
     """
+    del num_candidates
     checks.check_choice("gradient", gradient, self.differentiable_by)
     instance = problem
     if isinstance(gradient, gradients.Implicit):
@@ -58,7 +63,8 @@ class Fista:
     return elastic_net.attach(problem, solution, gradient=gradient)
 
   def _iterate(self, problem, gradient):
-    query, corpus, l1, l2, where = problem
+    query, documents, l1, l2, where = problem
+    corpus = documents.embeddings
     lipschitz = jax.lax.stop_gradient(linalg.gram_norm(corpus) + l2)
     # A corpus of zero rows has L = l2, possibly 0; its weights stay 0.
     step_size = 1.0 / jnp.maximum(lipschitz, jnp.finfo(lipschitz.dtype).tiny)
@@ -82,7 +88,14 @@ class Fista:
       num_steps=self.num_steps,
       gradient=gradient,
     )
-    num_passes = jnp.asarray(2 * self.num_steps + 2, jnp.int32)
+    residual = query - linalg.matmul(w, corpus)
+    num_passes = 2 * self.num_steps + 2
     return elastic_net.Solution(
-      w, elastic_net.correlation(problem, w), num_passes
+      indices=jnp.arange(corpus.shape[0], dtype=jnp.int32),
+      weights=w,
+      residual=residual,
+      correlation=jax.lax.stop_gradient(linalg.matmul(residual, corpus.T)),
+      rest=jnp.asarray(-jnp.inf, w.dtype),
+      num_passes=jnp.asarray(num_passes, jnp.int32),
+      num_scored=jnp.asarray(num_passes * corpus.shape[0], jnp.int32),
     )

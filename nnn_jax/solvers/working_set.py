@@ -2,38 +2,37 @@
 
 A pass over the corpus gives every document's correlation s = corpus r with the
 residual. Documents with s_j > l1 violate optimality; the worst join a working
-set of fixed capacity, the problem restricted to it is solved to the dtype's
-precision in Gram form, and the next pass looks for violators again. The first
-pass, at w = 0, is dense retrieval; a few passes end with a certificate, where
-FISTA pays two products a step and stays short of the optimum.
+set, the problem restricted to it is solved to the dtype's precision in Gram
+form, and the next pass looks for violators again. The first pass, at w = 0, is
+dense retrieval; a few passes end with a certificate, where FISTA pays two
+products a step and stays short of the optimum.
 
-The restricted problem is solved by an active-set method: on the free rows F,
-those with weight or with negative gradient g, the Newton step
+Once the residual hardly moves, a pass is not needed to certify it: with the
+candidates a pass found, and a bound s_rest on all other documents,
 
-  w_F - a (G_FF + l2 I)^-1 g_F,   a <= 1 the longest that keeps w >= 0,
+  corpus_j (r + d) <= s_rest + ||corpus_j|| ||d||
 
-is taken; rows that reach zero leave F. A full step solves the problem on F, and
-rows with negative gradient join again. The objective falls from full step to
-full step, so no F comes twice; it ends when the set is optimal to rounding.
+(a little less: see `_largest_product`), so while that stays below l1 only the
+candidates can be violators.
 
-References: arXiv 2606.17910 (names such a solver as future work); Lawson and
-Hanson (1974), Solving Least Squares Problems, chapter 23.
+References: arXiv 2606.17910 (names such a solver as future work).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from nnn_jax.core import checks, gradients, linalg, topk
-from nnn_jax.solvers import elastic_net
+from nnn_jax.core import checks, control, corpora, gradients, linalg
+from nnn_jax.solvers import active_set, elastic_net
 
-# A bound on Newton steps a restricted solve; ten are usual, and one more for
-# each row that has to leave where the system is singular.
-_MAX_NEWTON_STEPS = 500
+# Below so many documents a candidate, one product for the whole batch costs less
+# than fetching each query's candidates.
+_MIN_DOCS_PER_CANDIDATE = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,29 +40,39 @@ class WorkingSet:
   """Static choices.
 
   Attributes:
-    capacity: Documents that the working set holds (at most num_docs are used).
-      The support of the optimum must fit: otherwise the answer is the optimum
-      over the set, kkt_violation shows it and `exact` is False.
+    capacity: Bound on the support. Of a problem with a larger one the answer
+      is the optimum over a set: kkt_violation shows it, `exact` is False.
+      Small supports cost no more at a larger capacity, except that twice as
+      many candidates are kept from pass to pass.
     tol: Stop when no correlation exceeds l1 by more than tol times the
       query's largest correlation.
-    max_passes: At most so many rounds of a corpus pass and a restricted solve.
+    max_rounds: At most so many restricted solves.
+    max_norm: A promise that no row is longer, such as 1.001 for unit rows:
+      spares the reading of the norms that a certificate may need. None reads.
   """
 
-  capacity: int = 128
+  capacity: int = 256
   tol: float = 1e-6
-  max_passes: int = 50
+  max_rounds: int = 50
+  max_norm: float | None = None
   # How many rounds there are depends on the data: nothing to unroll.
   differentiable_by: ClassVar[tuple[type, ...]] = (gradients.Implicit,)
 
   def __post_init__(self):
-    for name in ("capacity", "max_passes"):
+    for name in ("capacity", "max_rounds"):
       if getattr(self, name) < 1:
         raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}.")
-    if not self.tol > 0:
-      raise ValueError(f"tol must be > 0, got {self.tol}.")
+    for name in ("tol", "max_norm"):
+      value = getattr(self, name)
+      if value is not None and not value > 0:
+        raise ValueError(f"{name} must be > 0, got {value}.")
 
   def solve(
-    self, problem: elastic_net.Problem, *, gradient: gradients.Gradient
+    self,
+    problem: elastic_net.Problem,
+    *,
+    gradient: gradients.Gradient,
+    num_candidates: int = 1,
   ) -> elastic_net.Solution:
     """Returns the optimum, or the best on a set that proved too small.
 
@@ -71,138 +80,234 @@ class WorkingSet:
       ValueError: While tracing, for a gradient other than `Implicit`.
     """
     checks.check_choice("gradient", gradient, self.differentiable_by)
-    solution = self._search(jax.lax.stop_gradient(problem))
+    solution = self._search(jax.lax.stop_gradient(problem), num_candidates)
     return elastic_net.attach(problem, solution, gradient=gradient)
 
-  def _search(self, problem: elastic_net.Problem) -> elastic_net.Solution:
-    query, corpus, l1, l2, where = problem
-    capacity = min(self.capacity, corpus.shape[0])
+  def _search(
+    self, problem: elastic_net.Problem, num_candidates: int
+  ) -> elastic_net.Solution:
+    query = problem.query
+    num_docs = problem.corpus.shape[0]
+    # Twice the support, so that a pass always leaves room for violators.
+    size = min(num_docs, max(2 * self.capacity, num_candidates))
+    rescores = num_docs >= _MIN_DOCS_PER_CANDIDATE * size
 
-    def allowed(values):
-      return values if where is None else jnp.where(where, values, -jnp.inf)
-
-    def worst(correlation, weights):
-      """The largest violation among documents without weight."""
-      excess = jnp.where(weights > 0, -jnp.inf, allowed(correlation - l1))
-      return jnp.max(excess)
-
-    def more_to_do(state):
-      return state.violation > tol
-
-    def search(state):
-      # The support stays; the largest correlations fill the set, those below
-      # l1 too: they are the likeliest to be needed next.
-      priority = jnp.where(
-        state.weights > 0, jnp.inf, allowed(state.correlation)
-      )
-      best, rows = topk.top_k(priority, capacity)
-      members = linalg.rows(corpus, rows)
-      support = _solve_restricted(
-        linalg.matmul(members, members.T),
-        linalg.matmul(members, query),
-        l1,
-        l2,
-        jnp.where(best > -jnp.inf, state.weights[rows], 0.0),
-        best > -jnp.inf,
-      )
-      weights = jnp.zeros_like(state.weights).at[rows].max(support)
-      residual = query - linalg.matmul(support, members)
-      correlation = linalg.matmul(corpus, residual)
-      passes = state.num_passes + 1
-      full = jnp.all(support > 0) & (capacity < corpus.shape[0])
-      violation = worst(correlation, weights)
-      stop = full | (passes > self.max_passes)
-      return _State(
-        weights, correlation, passes, jnp.where(stop, -jnp.inf, violation)
+    def violated(state: _State) -> jax.Array:
+      """Whether to solve again: a candidate beside the support is above l1."""
+      beside = jnp.where(state.weights > 0, -jnp.inf, state.correlation)
+      full = (state.support_size() >= self.capacity) & (size < num_docs)
+      return (
+        (jnp.max(beside) > problem.l1 + state.tol)
+        & ~full
+        & (state.num_rounds < self.max_rounds)
       )
 
-    # Zeros made from the corpus inherit its sharding.
-    weights = jnp.zeros_like(corpus[:, 0], dtype=query.dtype)
-    correlation = linalg.matmul(corpus, query)
-    tol = self.tol * jnp.max(allowed(correlation))
+    def solve_and_rescore(state: _State) -> _State:
+      return _rescore(problem, self._resolve(problem, state))
+
+    def look_and_solve(state: _State) -> _State:
+      """One corpus pass, then the optimum over the candidates it found."""
+      state = _corpus_pass(problem, state)
+      state = state._replace(
+        tol=jnp.where(
+          state.num_passes == 1,
+          self.tol * jnp.maximum(jnp.max(state.correlation), 0.0),
+          state.tol,
+        )
+      )
+      state = state._replace(done=~violated(state))
+      if not rescores:
+        return control.when(
+          ~state.done, lambda state: self._resolve(problem, state), state
+        )
+      fresh = state.done
+      state = jax.lax.while_loop(violated, solve_and_rescore, state)
+      # At w = 0, the first pass, the residual still moves far.
+      state = state._replace(
+        max_norm=control.when(
+          ~fresh & (state.num_passes > 1) & (state.max_norm == jnp.inf),
+          lambda norm: _after(norm, problem.corpus).max_norm(),
+          state.max_norm,
+        )
+      )
+      rest = _largest_product(
+        state.residual, state.at_pass, state.rest_at_pass, state.max_norm
+      )
+      return state._replace(
+        rest=jnp.where(fresh, state.rest_at_pass, rest),
+        done=fresh | (rest <= problem.l1 + state.tol),
+      )
+
+    zero = jnp.zeros((), query.dtype)
     start = _State(
-      weights,
-      correlation,
-      jnp.ones((), jnp.int32),
-      worst(correlation, weights),
+      indices=jnp.full(size, -1, jnp.int32),
+      weights=jnp.zeros(size, query.dtype),
+      correlation=jnp.full(size, -jnp.inf, query.dtype),
+      residual=query,
+      at_pass=query,
+      rest=zero,
+      rest_at_pass=zero,
+      max_norm=zero + (jnp.inf if self.max_norm is None else self.max_norm),
+      tol=zero,
+      num_passes=jnp.zeros((), jnp.int32),
+      num_scored=jnp.zeros((), jnp.int32),
+      num_rounds=jnp.zeros((), jnp.int32),
+      done=jnp.zeros((), bool),
     )
-    end = jax.lax.while_loop(more_to_do, search, start)
-    return elastic_net.Solution(end.weights, end.correlation, end.num_passes)
+    end = jax.lax.while_loop(lambda state: ~state.done, look_and_solve, start)
+    return elastic_net.Solution(
+      end.indices,
+      end.weights,
+      end.residual,
+      end.correlation,
+      end.rest,
+      end.num_passes,
+      end.num_scored,
+    )
+
+  def _resolve(self, problem: elastic_net.Problem, state: _State) -> _State:
+    """Solves over the support and the likeliest of the candidates.
+
+    At the smallest of a few sizes that holds the support.
+    """
+    num_docs, size = problem.corpus.shape[0], state.weights.shape[0]
+    capacity = self.capacity if size < num_docs else size
+    pending = jnp.ones((), bool)
+    for some in elastic_net.ladder(capacity):
+      run = pending
+      if some < capacity:
+        run &= 4 * state.support_size() < 3 * some
+      state = control.when(
+        run,
+        partial(
+          _solve_members,
+          problem,
+          num_members=min(2 * some, size),
+          capacity=some,
+        ),
+        state,
+      )
+      pending &= ~(run & (state.support_size() < some))
+    return state
 
 
 class _State(NamedTuple):
+  """What is known of one query.
+
+  Attributes:
+    indices: `[size]` candidates, the support among them; -1 where fewer.
+    weights: `[size]`.
+    correlation: `[size]`, the candidates' products with a residual: of these
+      weights after a pass or a rescoring, of the weights before after a solve.
+    residual: `[dim]`, query - corpus^T weights.
+    at_pass: `[dim]`, the residual of the last corpus pass.
+    rest: Bound on the products of all documents but the candidates.
+    rest_at_pass: The same with `at_pass`.
+    max_norm: Bound on the norm of a row; infinite until it is needed.
+    tol: Violation to accept.
+    num_passes: Corpus passes so far.
+    num_scored: Documents scored by them.
+    num_rounds: Restricted solves so far.
+    done: Whether to stop.
+  """
+
+  indices: jax.Array
   weights: jax.Array
   correlation: jax.Array
+  residual: jax.Array
+  at_pass: jax.Array
+  rest: jax.Array
+  rest_at_pass: jax.Array
+  max_norm: jax.Array
+  tol: jax.Array
   num_passes: jax.Array
-  violation: jax.Array
-
-
-class _Restricted(NamedTuple):
-  weights: jax.Array
-  free: jax.Array
-  violation: jax.Array
-  num_steps: jax.Array
+  num_scored: jax.Array
+  num_rounds: jax.Array
   done: jax.Array
 
+  def support_size(self) -> jax.Array:
+    return jnp.sum(self.weights > 0)
 
-def _solve_restricted(gram, target, l1, l2, weights, allowed):
-  """argmin_{w >= 0} w.G w / 2 - target.w + l1 sum(w) + l2/2 ||w||^2.
 
-  Args:
-    gram: `[capacity, capacity]`.
-    target: `[capacity]`, corpus query on the set.
-    l1: Scalar.
-    l2: Scalar.
-    weights: `[capacity]`, where to start.
-    allowed: `[capacity]` bool; False holds a weight at zero.
+def _after(first: jax.Array, value: corpora.Searchable) -> corpora.Searchable:
+  """`value`; XLA would hoist what depends on it alone out of a loop."""
+  return jax.lax.optimization_barrier((first, value))[1]
+
+
+def _largest_product(
+  residual: jax.Array, before: jax.Array, bound: jax.Array, max_norm: jax.Array
+) -> jax.Array:
+  """max u . residual over ||u|| <= max_norm with u . before <= bound."""
+  tiny = jnp.finfo(residual.dtype).tiny
+  norm = jnp.maximum(jnp.linalg.norm(before), tiny)
+  along = residual @ before / norm
+  across = jnp.linalg.norm(residual - along / norm * before)
+  size = jnp.sqrt(along**2 + across**2)
+  height = bound / norm
+  other = jnp.sqrt(jnp.maximum(max_norm**2 - height**2, 0.0))
+  free = max_norm * along <= height * size
+  return jnp.where(free, max_norm * size, height * along + other * across)
+
+
+def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
+  """Searches all documents; the support and the best are kept."""
+  # The support in row order, in which a search returns what it keeps.
+  rows = jnp.where(state.weights > 0, state.indices, problem.corpus.shape[0])
+  order = jnp.argsort(rows)
+  found = problem.corpus.search(
+    state.residual,
+    num=rows.shape[0],
+    keep=rows[order],
+    threshold=problem.l1 + state.tol,
+    certify=state.num_passes > 0,
+    where=problem.where,
+  )
+  return state._replace(
+    indices=found.indices,
+    weights=state.weights[order],
+    correlation=found.correlation,
+    at_pass=state.residual,
+    rest=found.rest,
+    rest_at_pass=found.rest,
+    num_passes=state.num_passes + 1,
+    num_scored=state.num_scored + found.num_scored,
+  )
+
+
+def _rescore(problem: elastic_net.Problem, state: _State) -> _State:
+  """Correlations of the candidates alone."""
+  rows = problem.corpus.rows(state.indices)
+  correlation = linalg.matmul(rows, state.residual)
+  return state._replace(
+    correlation=jnp.where(state.indices >= 0, correlation, -jnp.inf)
+  )
+
+
+def _solve_members(
+  problem: elastic_net.Problem,
+  state: _State,
+  *,
+  num_members: int,
+  capacity: int,
+) -> _State:
+  """The optimum over the support and the largest correlations beside it.
+
+  Correlations below l1 too: they are the likeliest to be needed next.
   """
-  floor = 4.0 * jnp.finfo(gram.dtype).eps * jnp.max(jnp.abs(target))
-
-  def slope(w):
-    return linalg.matmul(gram, w) + l2 * w + l1 - target
-
-  def open_rows(w, g):
-    return allowed & ((w > 0) | (g < -floor))
-
-  def step(state):
-    w, free, old_violation, num_steps, _ = state
-    factor = elastic_net.free_factor(gram, l2, free)
-    move = jax.scipy.linalg.cho_solve(
-      (factor, True), jnp.where(free, slope(w), 0.0)
-    )
-    shrinking = free & (move > 0)
-    # Rows at zero that would turn negative leave before anything moves.
-    stuck = shrinking & (w <= 0)
-    ratio = jnp.where(shrinking, w / jnp.where(shrinking, move, 1.0), jnp.inf)
-    length = jnp.minimum(1.0, jnp.min(ratio))
-    hit = stuck | (shrinking & (ratio <= length) & (length < 1.0))
-    w_next = jnp.where(hit, 0.0, jnp.maximum(w - length * move, 0.0))
-
-    g = slope(w_next)
-    violation = jnp.max(
-      jnp.where(allowed, jnp.where(w_next > 0, jnp.abs(g), -g), 0.0)
-    )
-    reopened = open_rows(w_next, g)
-    solved = ~jnp.any(hit)
-    stalled = jnp.all(reopened == free) & (violation > 0.5 * old_violation)
-    return _Restricted(
-      w_next,
-      jnp.where(solved, reopened, free & ~hit),
-      jnp.where(solved, violation, old_violation),
-      num_steps + 1,
-      solved & ((violation <= floor) | stalled),
-    )
-
-  start = _Restricted(
-    weights,
-    open_rows(weights, slope(weights)),
-    jnp.asarray(jnp.inf, gram.dtype),
-    jnp.zeros((), jnp.int32),
-    jnp.zeros((), bool),
+  priority = jnp.where(state.weights > 0, jnp.inf, state.correlation)
+  best, at = jax.lax.top_k(priority, num_members)
+  members = problem.corpus.rows(state.indices[at])
+  weights = active_set.solve(
+    linalg.matmul(members, members.T),
+    linalg.matmul(members, problem.query),
+    problem.l1,
+    problem.l2,
+    weights=state.weights[at],
+    allowed=best > -jnp.inf,
+    capacity=capacity,
   )
-  end = jax.lax.while_loop(
-    lambda state: ~state.done & (state.num_steps < _MAX_NEWTON_STEPS),
-    step,
-    start,
+  return state._replace(
+    weights=jnp.zeros_like(state.weights).at[at].set(weights),
+    residual=problem.query - linalg.matmul(weights, members),
+    num_rounds=state.num_rounds + 1,
   )
-  return end.weights

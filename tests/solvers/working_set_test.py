@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from nnn_jax.core import corpora
 from nnn_jax.core.gradients import Implicit, Unroll
+from nnn_jax.decoders import nnn
 from nnn_jax.solvers import elastic_net, fista, working_set
 from nnn_jax.solvers.working_set import WorkingSet
 
@@ -22,7 +24,23 @@ def x64():
 
 @partial(jax.jit, static_argnames=("solver", "gradient"))
 def solve(instance, solver=WorkingSet(), gradient=Implicit()):
+  instance = instance._replace(corpus=corpora.searchable(instance.corpus))
   return solver.solve(instance, gradient=gradient)
+
+
+def weights_of(instance, *args):
+  """Weights of all documents, `[num_docs]`."""
+  return dense_weights(solve(instance, *args), instance)
+
+
+def dense_weights(solution, instance):
+  weights = nnn.Weights(solution.indices, solution.weights)
+  return weights.dense(instance.corpus.shape[0])
+
+
+def certificate(instance, solution):
+  instance = instance._replace(corpus=corpora.searchable(instance.corpus))
+  return elastic_net.optimality(instance, solution)
 
 
 def problem(seed, num_docs, dim, l1=0.05, l2=0.02, lean=0.3):
@@ -65,9 +83,10 @@ def test_agrees_with_cvxpy_on_200_problems(x64):
     if seed % 3 == 0:
       corpus[25:27] = 0.0
     instance = instance._replace(corpus=jnp.asarray(corpus))
-    weights = solve(instance).weights
+    solution = solve(instance)
+    weights = dense_weights(solution, instance)
     expected, optimum = cvxpy_optimum(instance)
-    ours = float(elastic_net.objective(instance, weights))
+    ours = float(elastic_net.objective(instance, solution))
     assert ours <= optimum + 1e-8, seed
     # Without l2 only the fit is unique.
     np.testing.assert_allclose(
@@ -94,8 +113,8 @@ def test_optimal_to_float32_over_the_published_grid(scale):
   def certify(solver, gradient, l1, l2):
     one = instance._replace(l1=scale * l1, l2=l2)
     solution = solve(one, solver, gradient)
-    gap = elastic_net.optimality(one, solution.weights, solution.correlation)
-    value = elastic_net.objective(one, solution.weights)
+    gap = certificate(one, solution)
+    value = elastic_net.objective(one, solution)
     return gap.kkt_violation, value, solution.num_passes
 
   exact = WorkingSet(capacity=120)
@@ -113,18 +132,22 @@ def test_capacity_overflow_is_reported():
   assert support > 12
   small = solve(instance, WorkingSet(capacity=8))
   assert int((small.weights > 0).sum()) <= 8
-  gap = elastic_net.optimality(instance, small.weights, small.correlation)
+  gap = certificate(instance, small)
   assert float(gap.kkt_violation) > 1e-3
   exact_fit = solve(instance, WorkingSet(capacity=support + 1))
-  np.testing.assert_allclose(exact_fit.weights, full.weights, atol=1e-5)
+  np.testing.assert_allclose(
+    dense_weights(exact_fit, instance), dense_weights(full, instance), atol=1e-5
+  )
 
 
 def test_correlation_is_of_the_weights():
   instance = jax.tree.map(jnp.float32, problem(2, 300, 16))
   solution = solve(instance)
+  residual = instance.query - dense_weights(solution, instance) @ instance.corpus
+  np.testing.assert_allclose(solution.residual, residual, atol=1e-6)
   np.testing.assert_allclose(
     solution.correlation,
-    elastic_net.correlation(instance, solution.weights),
+    (instance.corpus @ residual)[solution.indices],
     atol=1e-6,
   )
 
@@ -141,14 +164,15 @@ def test_more_documents_than_dimensions_without_penalties(x64):
   """The restricted system is singular: non-negative least squares."""
   instance = problem(4, 200, 5, l1=0.0, l2=0.0)
   solution = solve(instance)
-  residual = instance.query - solution.weights @ instance.corpus
+  residual = instance.query - weights_of(instance) @ instance.corpus
   assert float(jnp.linalg.norm(residual)) < 1e-6
+  assert float(jnp.linalg.norm(solution.residual)) < 1e-6
 
 
 def test_a_batch_equals_the_loop():
   instance = jax.tree.map(jnp.float32, problem(5, 200, 16))
   queries = instance.corpus[:7] + instance.corpus[7:14]
-  one = lambda query: solve(instance._replace(query=query)).weights  # noqa: E731
+  one = lambda query: weights_of(instance._replace(query=query))  # noqa: E731
   np.testing.assert_allclose(
     jax.vmap(one)(queries), jnp.stack([one(q) for q in queries]), atol=1e-5
   )
@@ -160,15 +184,18 @@ def test_a_batch_equals_the_loop():
 @pytest.mark.parametrize(
   "solver", [WorkingSet(), fista.Fista(num_steps=20_000)], ids=["ws", "fista"]
 )
-@pytest.mark.parametrize("what", ["weights", "correlation"])
+@pytest.mark.parametrize("what", ["weights", "residual"])
 def test_implicit_gradients_match_finite_differences(x64, solver, what):
   instance = problem(6, 16, 6)
   flat, unravel = ravel_pytree(instance[:4])
-  target = jnp.asarray(np.random.default_rng(0).normal(size=16))
+  target = np.random.default_rng(0).normal(size=16 if what == "weights" else 6)
+  target = jnp.asarray(target)
 
   def output(flat):
     one = elastic_net.Problem(*unravel(flat))
-    return getattr(solve(one, solver), what)
+    if what == "weights":
+      return weights_of(one, solver)
+    return solve(one, solver).residual
 
   eps = 1e-6
   steps = eps * jnp.eye(flat.size)
@@ -243,8 +270,8 @@ def test_a_batch_scatters_into_one_corpus_cotangent():
 def test_choices_are_checked():
   with pytest.raises(ValueError, match="capacity must be >= 1, got 0"):
     WorkingSet(capacity=0)
-  with pytest.raises(ValueError, match="max_passes must be >= 1, got 0"):
-    WorkingSet(max_passes=0)
+  with pytest.raises(ValueError, match="max_rounds must be >= 1, got 0"):
+    WorkingSet(max_rounds=0)
   with pytest.raises(ValueError, match="tol must be > 0, got 0"):
     WorkingSet(tol=0)
   with pytest.raises(ValueError, match="capacity must be >= 1, got 0"):
