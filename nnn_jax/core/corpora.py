@@ -35,13 +35,17 @@ class Found(NamedTuple):
 
 @runtime_checkable
 class Searchable(Protocol):
-  """A pytree of documents. `shape` is (num_docs, dim)."""
+  """A pytree of documents."""
 
   @property
-  def shape(self) -> tuple[int, int]: ...
+  def shape(self) -> tuple[int, ...]:
+    """(num_docs, dim)."""
+    ...
 
   @property
-  def dtype(self) -> jnp.dtype: ...
+  def dtype(self) -> jnp.dtype:
+    """As the embeddings are stored."""
+    ...
 
   def rows(self, indices: types.Array) -> jax.Array:
     """The embeddings `[num_indices, dim]`, in the compute dtype."""
@@ -58,7 +62,6 @@ class Searchable(Protocol):
     num: int,
     keep: jax.Array,
     threshold: jax.Array,
-    certify: jax.Array,
     where: jax.Array | None,
   ) -> Found:
     """Looks for the largest products with the residual.
@@ -68,9 +71,9 @@ class Searchable(Protocol):
       num: Static; how many documents to return, at most num_docs.
       keep: `[num]` rows to return first, in ascending order, filled with
         num_docs; fewer than num of them.
-      threshold: Only products above it matter.
-      certify: Scalar bool. True asks for a `rest` of at most the threshold, if
-        the documents found allow it; False for a good start.
+      threshold: Only products above it matter. A search that finds none beside
+        the kept must look on until `rest` is at most the threshold, if it can;
+        one that finds some may stop: the caller comes again.
       where: `[num_docs]` bool or None; False leaves a document out.
     """
     ...
@@ -88,11 +91,13 @@ class AllDocuments:
   embeddings: jax.Array
 
   @property
-  def shape(self) -> tuple[int, int]:
+  def shape(self) -> tuple[int, ...]:
+    """(num_docs, dim)."""
     return self.embeddings.shape
 
   @property
   def dtype(self) -> jnp.dtype:
+    """As the embeddings are stored."""
     return self.embeddings.dtype
 
   def rows(self, indices: types.Array) -> jax.Array:
@@ -110,11 +115,10 @@ class AllDocuments:
     num: int,
     keep: jax.Array,
     threshold: jax.Array,
-    certify: jax.Array,
     where: jax.Array | None,
   ) -> Found:
     """One product with the corpus; see `Searchable`."""
-    del threshold, certify
+    del threshold
     num_docs = self.shape[0]
     correlation = linalg.matmul(residual, self.embeddings.T)
     # Equals rank by row, so the kept come first and in order.
