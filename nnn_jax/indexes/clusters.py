@@ -123,7 +123,7 @@ class Clusters:
         best[:num],
         jnp.maximum(state.dropped, best[num]),
         state.num_visited + step,
-        state.num_scored + jnp.sum(jnp.where(some >= 0, self.sizes[some], 0)),
+        state.num_scored + self._num_members(some).sum(dtype=jnp.int32),
       )
 
     start = _Visited(
@@ -153,12 +153,15 @@ class Clusters:
     A product of -inf fills what is beyond a cluster's size, and cluster -1.
     """
     member = jnp.arange(self.max_size)
-    sizes = jnp.where(clusters >= 0, self.sizes[clusters], 0)
+    sizes = self._num_members(clusters)
     inside = (member[None, :] < sizes[:, None]).ravel()
     at = (self.starts[clusters][:, None] + member[None, :]).ravel()
     at = jnp.minimum(at, self.shape[0] - 1)
     products = linalg.matmul(linalg.rows(self.embeddings, at), residual)
     return self.ids[at], jnp.where(inside, products, -jnp.inf)
+
+  def _num_members(self, clusters: jax.Array) -> jax.Array:
+    return jnp.where(clusters >= 0, self.sizes[clusters], 0)
 
   def save(self, path: files.PathLike) -> None:
     """Writes one .npz file, which appears whole or not at all.
