@@ -135,9 +135,9 @@ def main(argv: Sequence[str]) -> None:
   for num_docs in _NUM_DOCS.value:
     for spread in _SPREADS.value:
       rows += rows_of(int(num_docs), spread)
+      if _JSON.value:  # After each world: a large one takes minutes.
+        report.write_json(_JSON.value, rows)
   print(report.markdown_table(rows, list(rows[0]), digits=2))
-  if _JSON.value:
-    report.write_json(_JSON.value, rows)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def nothing(residual):
   return jnp.full(20, -1, jnp.int32)
 
 
-@pytest.mark.parametrize("candidate_fn", [brute_force, messy, called])
+@pytest.mark.parametrize("candidate_fn", [messy, called])
 def test_equals_the_whole_corpus_without_a_certificate(candidate_fn):
   index = candidates.Candidates(CORPUS, candidate_fn)
   for query in QUERIES:
@@ -111,13 +111,16 @@ def test_batches_and_gradients():
     return jnp.sum(decode(query, documents).aux.weights.dense(NUM_DOCS) ** 2)
 
   grad = jax.grad(total, argnums=(0, 1))
-  plain = jax.vmap(partial(grad, index=False), in_axes=(0, None))
-  result = jax.vmap(partial(grad, index=True), in_axes=(0, None))
-  jax.tree.map(
-    partial(np.testing.assert_allclose, atol=1e-5),
-    plain(QUERIES, CORPUS),
-    result(QUERIES, CORPUS),
-  )
+  batched = jax.vmap(partial(grad, index=True), in_axes=(0, None))
+  result = batched(QUERIES, CORPUS)
+  for i, query in enumerate(QUERIES):
+    jax.tree.map(
+      lambda one, all_, i=i: np.testing.assert_allclose(
+        one, all_[i], atol=1e-5
+      ),
+      grad(query, CORPUS, index=False),
+      result,
+    )
 
 
 def test_a_wrong_function_is_named():
