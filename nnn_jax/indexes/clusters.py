@@ -229,20 +229,21 @@ def build(
   corpus: types.Array,
   *,
   num_clusters: int | None = None,
-  max_size: int | None = None,
+  max_size: int = 64,
   num_steps: int = 10,
   seed: int = 0,
   progress: bool = False,
 ) -> Clusters:
   """Clusters a corpus; on the host, once.
 
-  K-means, then halving of what is larger than max_size: smaller clusters have
-  smaller radii, so a search skips more; their centres are what it always reads.
+  K-means, then halving of what is larger than max_size or holds two groups:
+  smaller clusters have smaller radii, so a search skips more documents; their
+  centres are what every search reads.
 
   Args:
     corpus: `[num_docs, dim]`, in any float dtype; need not be unit rows.
     num_clusters: Of k-means; None is the root of num_docs.
-    max_size: Of a cluster; None is half the mean size, at least 16.
+    max_size: Of a cluster.
     num_steps: Of k-means, at most.
     seed: The same seed gives the same clusters.
     progress: Show a progress bar, if tqdm is installed.
@@ -266,11 +267,8 @@ def build(
     "max_size": max_size,
     "num_steps": num_steps,
   }.items():
-    if value is not None and value < 1:
+    if value < 1:
       raise ValueError(f"{name} must be >= 1, got {value}.")
-  if max_size is None:
-    max_size = max(16, num_docs // (2 * num_clusters))
-  max_size = min(max_size, num_docs)
 
   labels = kmeans.lloyd(
     corpus,

@@ -24,6 +24,10 @@ _BLOCK_ENTRIES = 2**24
 _SPLIT_STEPS = 4
 # A split whose smaller part has less than this share is made at the median.
 _MIN_SHARE = 1 / 8
+# What is small enough is halved too if the parts have at least so many rows and
+# one has at most this share of the radius: there were two groups in it.
+_MIN_PART = 16
+_MAX_RADIUS_SHARE = 0.5
 
 
 def lloyd(
@@ -102,6 +106,8 @@ def _assign(rows, at, start, centres, *, block):
 def split(rows: np.ndarray, *, max_size: int) -> list[np.ndarray]:
   """Parts the rows into clusters of at most max_size, by halving.
 
+  Also what is small enough, where that tells two groups apart.
+
   Args:
     rows: `[num_rows, dim]`.
     max_size: >= 1.
@@ -115,12 +121,30 @@ def split(rows: np.ndarray, *, max_size: int) -> list[np.ndarray]:
   parts, pending = [], [np.arange(len(rows))]
   while pending:
     part = pending.pop()
-    if part.size <= max_size:
+    if part.size <= max(1, min(max_size, 2 * _MIN_PART - 1)):
       parts.append(part)
+      continue
+    side = _halve(rows[part])
+    halves = [part[~side], part[side]]
+    if part.size > max_size or _tighter(rows, part, halves):
+      pending += halves
     else:
-      side = _halve(rows[part])
-      pending += [part[~side], part[side]]
+      parts.append(part)
   return parts
+
+
+def _tighter(
+  rows: np.ndarray, part: np.ndarray, halves: list[np.ndarray]
+) -> bool:
+  """Whether a half is a group of its own."""
+  if min(half.size for half in halves) < _MIN_PART:
+    return False
+  least = min(_radius(rows[half]) for half in halves)
+  return least < _MAX_RADIUS_SHARE * _radius(rows[part])
+
+
+def _radius(rows: np.ndarray) -> float:
+  return float(np.sqrt(_square(rows - rows.mean(axis=0)).max()))
 
 
 def _halve(rows: np.ndarray) -> np.ndarray:
