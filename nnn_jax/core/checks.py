@@ -14,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnn_jax import types
-from nnn_jax.core import linalg
+from nnn_jax.core import corpora, linalg
 
 T = TypeVar("T", bound=tuple)
 
 
-def check_shapes(**named: tuple[types.Array | None, str]) -> dict[str, int]:
+def check_shapes(**named: tuple[Any, str]) -> dict[str, int]:
   """Checks named arrays against symbolic shapes, such as "num_docs dim".
 
   Args:
-    **named: argument name -> (array, space-separated axis names). An axis name
-      used twice must have one size. An array that is None is skipped.
+    **named: argument name -> (array or index, space-separated axis names). An
+      axis name used twice must have one size. None is skipped.
 
   Returns:
     The size of every axis name.
@@ -78,20 +78,33 @@ def check_k(k: int, num_docs: int) -> None:
 
 def check_inputs(
   query: types.Array,
-  corpus: types.Array,
+  corpus: types.Array | corpora.Searchable,
   where: types.Array | None,
   *,
   k: int,
-) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+  index_fix: str = "this decoder needs an array [num_docs, dim]",
+) -> tuple[jax.Array, Any, jax.Array | None]:
   """Checks a decoder's dense inputs and casts the query once, at entry.
+
+  Args:
+    query: `[dim]`.
+    corpus: `[num_docs, dim]`.
+    where: `[num_docs]` or None.
+    k: Static.
+    index_fix: What to say if the corpus is an index; "" where one is taken.
 
   Returns:
     (query `[dim]` in the compute dtype, corpus `[num_docs, dim]` as stored,
-    where `[num_docs]` or None), as JAX arrays.
+    where `[num_docs]` or None), as JAX arrays; an index as it is.
 
   Raises:
     ValueError: For shapes or dtypes that do not fit, or k out of range.
   """
+  is_index = isinstance(corpus, corpora.Searchable)
+  if is_index and index_fix:
+    raise ValueError(
+      f"corpus is an index, {type(corpus).__name__}: {index_fix}."
+    )
   sizes = check_shapes(
     query=(query, "dim"),
     corpus=(corpus, "num_docs dim"),
@@ -104,8 +117,11 @@ def check_inputs(
     where = jnp.asarray(where)
     if where.dtype != jnp.bool_:
       raise ValueError(f"where must be bool, got {where.dtype}.")
-  query, corpus = jnp.asarray(query), jnp.asarray(corpus)
-  return query.astype(linalg.compute_dtype(query, corpus)), corpus, where
+  query = jnp.asarray(query)
+  if not is_index:
+    corpus = jnp.asarray(corpus)
+  dtype = linalg.compute_dtype(query.dtype, corpus.dtype)
+  return query.astype(dtype), corpus, where
 
 
 def check_choice(name: str, value: object, allowed: Sequence[type]) -> None:

@@ -39,7 +39,7 @@ class Searchable(Protocol):
   """A pytree of documents."""
 
   @property
-  def shape(self) -> tuple[int, int]:
+  def shape(self) -> tuple[int, ...]:
     """(num_docs, dim)."""
     ...
 
@@ -63,7 +63,6 @@ class Searchable(Protocol):
     num: int,
     keep: jax.Array,
     threshold: jax.Array,
-    certify: jax.Array,
     where: jax.Array | None,
   ) -> Found:
     """Looks for the largest products with the residual.
@@ -73,9 +72,9 @@ class Searchable(Protocol):
       num: Static; how many documents to return, at most num_docs.
       keep: `[num]` rows to return first, in ascending order, filled with
         num_docs; fewer than num of them.
-      threshold: Only products above it matter.
-      certify: Scalar bool. True asks for a `rest` of at most the threshold, if
-        the documents found allow it; False for a good start.
+      threshold: Only products above it matter. A search that finds none beside
+        the kept must look on until `rest` is at most the threshold, if it can;
+        one that finds some may stop: the caller comes again.
       where: `[num_docs]` bool or None; False leaves a document out.
     """
     ...
@@ -93,10 +92,9 @@ class AllDocuments:
   embeddings: jax.Array
 
   @property
-  def shape(self) -> tuple[int, int]:
+  def shape(self) -> tuple[int, ...]:
     """(num_docs, dim)."""
-    num_docs, dim = self.embeddings.shape
-    return num_docs, dim
+    return self.embeddings.shape
 
   @property
   def dtype(self) -> jnp.dtype:
@@ -118,11 +116,10 @@ class AllDocuments:
     num: int,
     keep: jax.Array,
     threshold: jax.Array,
-    certify: jax.Array,
     where: jax.Array | None,
   ) -> Found:
     """One product with the corpus; see `Searchable`."""
-    del threshold, certify
+    del threshold
     num_docs = self.shape[0]
     correlation = linalg.products(self.embeddings, residual)
     # Equals rank by row, so the kept come first and in order.

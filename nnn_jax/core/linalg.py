@@ -25,7 +25,7 @@ from nnn_jax import types
 _NUM_SQUARINGS = 8
 
 
-def compute_dtype(*arrays: types.Array) -> jnp.dtype:
+def compute_dtype(*arrays: types.Array | jnp.dtype) -> jnp.dtype:
   """The dtype to compute in: the inputs' promotion, at least float32."""
   return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 

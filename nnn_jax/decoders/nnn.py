@@ -22,6 +22,11 @@ from nnn_jax import types
 from nnn_jax.core import checks, corpora, gradients, linalg, topk
 from nnn_jax.solvers import elastic_net, fista, working_set
 
+_FISTA_FIX = (
+  "Fista needs an array [num_docs, dim]; "
+  "use NnnConfig(solver=working_set.WorkingSet())"
+)
+
 
 class NnnParams(NamedTuple):
   """Traced scalars: sweep or learn them without recompiling.
@@ -118,7 +123,7 @@ class NnnAux(NamedTuple):
 def decode(
   params: NnnParams,
   query: types.Array,
-  corpus: types.Array,
+  corpus: types.Array | corpora.Searchable,
   *,
   k: int,
   config: NnnConfig = NnnConfig(),
@@ -136,6 +141,10 @@ def decode(
     params: The penalties, traced.
     query: `[dim]`, unit norm.
     corpus: `[num_docs, dim]`, unit rows (others work: the step follows them).
+      For WorkingSet also an index, such as `indexes.clusters.build(corpus)`:
+      weights and certificate are the same, `aux.num_scored / num_docs` is the
+      share of documents looked at; the list beyond the support is filled with
+      the best of those.
     k: How many documents to return, at most num_docs.
     config: Static choices.
     where: `[num_docs]` bool; False leaves a document out of the problem. Its
@@ -157,7 +166,14 @@ def decode(
   [0.0, 0.8183, 0.2265]
   """
   checks.check_choice("config", config, (NnnConfig,))
-  query, corpus, where = checks.check_inputs(query, corpus, where, k=k)
+  needs_array = isinstance(config.solver, fista.Fista)
+  query, corpus, where = checks.check_inputs(
+    query,
+    corpus,
+    where,
+    k=k,
+    index_fix=_FISTA_FIX if needs_array else "",
+  )
   params = checks.check_params("params", params, NnnParams, query.dtype)
   return _decode(params, query, corpus, where, k=k, config=config)
 

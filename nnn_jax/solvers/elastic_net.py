@@ -170,7 +170,7 @@ def optimality(problem: Problem, solution: Solution) -> Optimality:
   off = jnp.where(weights > 0, weights * (0.5 * l2 * weights - excess), 0.0)
   on = (l2 * weights - excess) ** 2 / twice_l2
   gap_at_residual = jnp.sum(jnp.where(excess > 0, on, off))
-  num_rest = num_docs - indices.shape[0]
+  num_rest = jnp.maximum(num_docs - jnp.sum(indices >= 0), 1)
   gap_at_residual += num_rest * rest_violation**2 / twice_l2
 
   top = jnp.maximum(jnp.max(excess), rest - l1) + l1

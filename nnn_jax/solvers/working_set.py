@@ -115,7 +115,9 @@ class WorkingSet:
           state.tol,
         )
       )
-      state = state._replace(done=~violated(state))
+      # A first look that found nothing may have had a lower bar than tol.
+      certain = (state.num_passes > 1) | (state.rest <= problem.l1 + state.tol)
+      state = state._replace(done=~violated(state) & certain)
       if not rescores:
         return control.when(
           ~state.done, lambda state: self._resolve(problem, state), state
@@ -246,7 +248,9 @@ def _largest_product(
   height = bound / norm
   other = jnp.sqrt(jnp.maximum(max_norm**2 - height**2, 0.0))
   free = max_norm * along <= height * size
-  return jnp.where(free, max_norm * size, height * along + other * across)
+  largest = jnp.where(free, max_norm * size, height * along + other * across)
+  known = jnp.isfinite(bound) & jnp.isfinite(max_norm)
+  return jnp.where(known, largest, jnp.where(bound == -jnp.inf, bound, jnp.inf))
 
 
 def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
@@ -259,7 +263,6 @@ def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
     num=rows.shape[0],
     keep=rows[order],
     threshold=problem.l1 + state.tol,
-    certify=state.num_passes > 0,
     where=problem.where,
   )
   return state._replace(

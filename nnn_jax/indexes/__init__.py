@@ -1,0 +1,1 @@
+"""Indexes: what a solver searches instead of the whole corpus."""
