@@ -22,8 +22,7 @@ import jax.numpy as jnp
 from absl import app, flags
 
 from experiments import report
-from experiments.bench import timing
-from nnn_jax.core import linalg
+from experiments.bench import timing, worlds
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.solvers import elastic_net, fista, working_set
 
@@ -40,21 +39,9 @@ _JSON = flags.DEFINE_string("json", None, "Where to write the rows.")
 _K = 10
 
 
-def world(num_docs: int, dim: int, batch: int) -> tuple[jax.Array, jax.Array]:
-  """Unit rows around a shared mean, and queries that mix three documents."""
-  keys = jax.random.split(jax.random.key(0), 4)
-  mean = jax.random.normal(keys[0], (dim,))
-  corpus = linalg.normalize(
-    jax.random.normal(keys[1], (num_docs, dim)) + 0.5 * mean
-  )
-  rows = jax.random.randint(keys[2], (batch, 3), 0, num_docs)
-  noise = jax.random.normal(keys[3], (batch, dim)) / dim**0.5
-  return linalg.normalize(corpus[rows].sum(axis=1) + 0.5 * noise), corpus
-
-
 def rows_of(num_docs: int, l1: float, l2: float) -> list[dict[str, Any]]:
   """Measures every decoder on one world."""
-  queries, corpus = world(num_docs, _DIM.value, _BATCH.value)
+  queries, corpus, _ = worlds.mixtures(num_docs, _DIM.value, _BATCH.value)
   solver = working_set.WorkingSet(capacity=_CAPACITY.value)
   decoders = {
     "dense": partial(dense.decode, ()),
