@@ -62,7 +62,7 @@ class Queries:
     return labels
 
   def rows(self) -> np.ndarray:
-    """Relevant corpus rows, int32 `[num_queries, max_relevant]`, -1 where fewer.
+    """Relevant rows, int32 `[num_queries, max_relevant]`, -1 where fewer.
 
     >>> Queries(["a", "b"], [""] * 2, [np.array([0, 2]), np.array([1])]).rows()
     array([[ 0,  2],

@@ -282,9 +282,7 @@ def _rank(problem, solution, k):
   indices = jnp.where(at >= 0, solution.indices[at], -1)
 
   weights = solution.weights[at]
-  correlation = linalg.matmul(
-    problem.corpus.rows(indices), solution.residual
-  )
+  correlation = linalg.matmul(problem.corpus.rows(indices), solution.residual)
   step = (correlation - problem.l1) / curvature - above
   # Values are those that were sorted; the rows add the derivative.
   step = best + (step - jax.lax.stop_gradient(step))
