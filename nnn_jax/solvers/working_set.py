@@ -140,7 +140,11 @@ class WorkingSet:
 
     zero = jnp.zeros((), query.dtype)
     start = _State(
-      indices=jnp.full(size, -1, jnp.int32),
+      indices=(
+        jnp.arange(size, dtype=jnp.int32)
+        if size == num_docs
+        else jnp.full(size, -1, jnp.int32)
+      ),
       weights=jnp.zeros(size, query.dtype),
       correlation=jnp.full(size, -jnp.inf, query.dtype),
       residual=query,
@@ -251,8 +255,24 @@ def _largest_product(
 
 def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
   """Searches all documents; the support and the best are kept."""
+  num_docs = problem.corpus.shape[0]
+  if state.weights.shape[0] == num_docs:
+    # All are kept, in row order: sorting them would take longer than the pass.
+    state = _rescore(problem, state)
+    if problem.where is not None:
+      state = state._replace(
+        correlation=jnp.where(problem.where, state.correlation, -jnp.inf)
+      )
+    nothing = jnp.full_like(state.rest, -jnp.inf)
+    return state._replace(
+      at_pass=state.residual,
+      rest=nothing,
+      rest_at_pass=nothing,
+      num_passes=state.num_passes + 1,
+      num_scored=state.num_scored + num_docs,
+    )
   # The support in row order, in which a search returns what it keeps.
-  rows = jnp.where(state.weights > 0, state.indices, problem.corpus.shape[0])
+  rows = jnp.where(state.weights > 0, state.indices, num_docs)
   order = jnp.argsort(rows)
   found = problem.corpus.search(
     state.residual,
