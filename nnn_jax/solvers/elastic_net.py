@@ -160,9 +160,8 @@ def attach(
     d corpus_A = y r^T - w_A (corpus_A^T y)^T.
 
   y and w are placed among all documents, so that under `jax.vmap` the cotangent
-  of an array is two products `[num_docs, batch] [batch, dim]`: gathering the
-  rows of each query's support, and adding their cotangents up, is slower by far
-  once the capacity leaves room. An index has its supports' rows gathered.
+  of an array is a few products `[num_docs, batch] [batch, dim]`, and nothing of
+  `[batch, capacity, dim]` is made. An index has its supports' rows gathered.
   Values are those of `solution`: without differentiation nothing is computed.
 
   Args:

@@ -257,7 +257,7 @@ def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
   """Searches all documents; the support and the best are kept."""
   num_docs = problem.corpus.shape[0]
   if state.weights.shape[0] == num_docs:
-    # All are kept, in row order: sorting them would take longer than the pass.
+    # All are kept, in row order: there is nothing to sort.
     state = _rescore(problem, state)
     if problem.where is not None:
       state = state._replace(

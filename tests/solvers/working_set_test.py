@@ -143,7 +143,9 @@ def test_capacity_overflow_is_reported():
 def test_correlation_is_of_the_weights():
   instance = jax.tree.map(jnp.float32, problem(2, 300, 16))
   solution = solve(instance)
-  residual = instance.query - dense_weights(solution, instance) @ instance.corpus
+  residual = (
+    instance.query - dense_weights(solution, instance) @ instance.corpus
+  )
   np.testing.assert_allclose(solution.residual, residual, atol=1e-6)
   np.testing.assert_allclose(
     solution.correlation,
