@@ -61,6 +61,7 @@ def decoder_config(solver: str, num_docs: int, capacity: int) -> nnn.NnnConfig:
 
 def measure(
   solver: str,
+  *,
   num_docs: int,
   dim: int,
   batch: int,
@@ -88,6 +89,7 @@ def measure(
   compiled = step.lower(*arguments).compile()
   compile_s = time.perf_counter() - start
   spent = timing.measure(compiled, *arguments, repeats=repeats)
+  memory = compiled.memory_analysis()
   peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
   decode = partial(nnn.decode, penalties, k=1, config=config)
@@ -101,7 +103,7 @@ def measure(
     "solver": solver,
     "compile s": compile_s,
     "ms": 1e3 * spent.median_s,
-    "temp GiB": compiled.memory_analysis().temp_size_in_bytes / 2**30,
+    "temp GiB": memory.temp_size_in_bytes / 2**30 if memory else None,
     "peak GiB": peak_kib / 2**20,
     "max support": int(aux.support_size.max()),
     "max KKT": f"{float(aux.kkt_violation.max()):.1e}",
@@ -123,18 +125,18 @@ def main(argv: Sequence[str]) -> None:
   ) as pool:
     for num_docs in map(int, _NUM_DOCS.value):
       for pair in _PENALTIES.value:
-        world = (
-          num_docs,
-          _DIM.value,
-          _BATCH.value,
-          *map(float, pair.split(":")),
+        l1, l2 = map(float, pair.split(":"))
+        run = partial(
+          measure,
+          num_docs=num_docs,
+          dim=_DIM.value,
+          batch=_BATCH.value,
+          l1=l1,
+          l2=l2,
+          capacity=_CAPACITY.value,
+          repeats=_REPEATS.value,
         )
-        peers = [
-          pool.submit(
-            measure, solver, *world, _CAPACITY.value, _REPEATS.value
-          ).result()
-          for solver in _SOLVERS
-        ]
+        peers = [pool.submit(run, solver).result() for solver in _SOLVERS]
         for row in peers:
           row["x faster"] = peers[0]["ms"] / row["ms"]
         rows += peers

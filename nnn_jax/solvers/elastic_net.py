@@ -174,11 +174,11 @@ def attach(
   solution = jax.lax.stop_gradient(solution)
   num_candidates = solution.weights.shape[0]
   capacity = min(gradient.capacity, num_candidates)
+  at: jax.Array | slice = slice(None)
   if capacity < num_candidates:
-    support, at = jax.lax.top_k(solution.weights, capacity)
-  else:
-    support, at = solution.weights, slice(None)
-  members, corpus = solution.indices[at], problem.corpus
+    _, at = jax.lax.top_k(solution.weights, capacity)
+  support, members = solution.weights[at], solution.indices[at]
+  corpus = problem.corpus
   if isinstance(corpus, corpora.AllDocuments):
     documents = corpus.embeddings
   else:
