@@ -156,15 +156,18 @@ for name, decode, candidates, config in [
 
 
 # %%
-def loss(params, queries, corpus, labels):
+def loss(params, queries, corpus, relevant):
   return retriever.weights_loss(
-    nnn.decode, params, queries, corpus, labels, config=nnn.NnnConfig()
+    nnn.decode, params, queries, corpus, relevant, config=nnn.NnnConfig()
   )
 
 
 params = nnn.NnnParams(jnp.asarray(0.1), jnp.asarray(0.1))
 gradient = jax.grad(loss, argnums=(0, 1, 2))(
-  params, validation[0][:8], documents, validation[1][:8]
+  params,
+  validation[0][:8],
+  documents,
+  dataset.splits["validation"].rows()[:8],
 )
 print("d loss / d penalties:", gradient[0])
 print("|d loss / d queries|:", jnp.linalg.norm(gradient[1]))

@@ -41,6 +41,8 @@ def get_config() -> ml_collections.ConfigDict:
     dataclasses.asdict(stages.NnnStage())
   )
   config.nnn_tr.remat_every = config_dict.placeholder(int)
+  # None: what suits the solver.
+  config.nnn_tr.relevant_scores = config_dict.placeholder(str)
   # None: chosen on validation, for the dense stage's encoder.
   config.nnn_tr.l1 = config_dict.placeholder(float)
   config.nnn_tr.l2 = config_dict.placeholder(float)

@@ -8,6 +8,10 @@ Without `manual_dir` the files are downloaded. The published schedule is
 
   --config.dense.num_epochs=20 --config.dense.learning_rate=2e-5 \
   --config.nnn_tr.num_epochs=20 --config.nnn_tr.learning_rate=2e-5
+
+Through the exact solver instead of 50 unrolled steps of FISTA:
+
+  --config.nnn_tr.solver=working_set
 """
 
 import ml_collections

@@ -224,19 +224,19 @@ def pareto(
   """
   if not curves or not all(curves.values()):
     raise ValueError("curves is empty or holds an empty one: nothing to draw")
-  with matplotlib.rc_context(_STYLE):
-    figure = _figure(9.0, 4.0)
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(9.0, 4.0)
     left, right = figure.subplots(1, 2)
     for n, (name, points) in enumerate(curves.items()):
       relevance, ilad, recall = np.asarray(points, float).T
-      left.plot(relevance, ilad, label=name, **_look(n))
-      right.plot(relevance, 100 * recall, **_look(n))
+      left.plot(relevance, ilad, label=name, **drawing.look(n))
+      right.plot(relevance, 100 * recall, **drawing.look(n))
     left.set_ylabel("ILAD: mean pairwise 1 - cosine")
     right.set_ylabel("aspect recall (%)")
     for ax in (left, right):
       ax.set_xlabel("mean relevance")
-    _legend(figure, left)
-    _save(figure, path)
+    drawing.legend(figure, left)
+    drawing.save(figure, path)
 
 
 def training_curves(

@@ -246,7 +246,7 @@ def train(
     return
 
   def make_task():
-    nnn_config = nnn_stage.decoder_config()
+    nnn_config = nnn_stage.decoder_config(len(dataset.doc_ids))
     penalties = nnn_penalties(l1, l2, dense, dataset, nnn_config)
     return stages.nnn_task(dense, dataset, nnn_stage, penalties, **common)
 

@@ -2,11 +2,14 @@
 
 Every loss has one signature,
 
-  loss(scores, labels, *, ..., where=None) -> [...]
+  loss(scores, labels, *, ..., where=None, num_rest=0) -> [...]
 
 with `scores`, `labels` and `where` of one shape `[..., num_docs]`. `labels`
 says which documents are relevant (bool, or a grade above zero), `where` which
 documents exist (None: all). The caller averages over queries.
+
+The documents may be a short list out of a large corpus: `num_rest` (a number,
+or `[...]`) more documents, irrelevant and of score 0, count as if listed.
 
 A loss is computed in the dtype of `scores`, at least float32. A query for
 which it is not defined (no relevant document left, say) has loss 0 and gradient
@@ -37,6 +40,7 @@ def nnn_ranking_loss(
   gamma: types.Scalar = 1.5,
   temperature: types.Scalar = 0.1,
   where: types.Array | None = None,
+  num_rest: types.Array | int = 0,
 ) -> jax.Array:
   r"""Smooth pairwise ranking loss of the NNN paper.
 
@@ -49,6 +53,18 @@ def nnn_ranking_loss(
   is gamma tau ln(num_docs - |S|) + tau ln |S|. Where the hinge is off, and
   at the kink itself, the gradient is 0.
 
+  Relevant documents may have scores below zero (extended weights, which give a
+  relevant document off the support a gradient) as long as irrelevant ones do
+  not. With n irrelevant documents of w_j >= 0 the first term is at least
+  gamma tau ln n and the second at least -min_{i in S} w_i, so
+
+    loss >= gamma tau ln n - min_{i in S} w_i,
+
+  and lowering scores can only raise the loss: it is below its value at an empty
+  support only where every relevant document has a weight above zero. With
+  scores below zero on both sides, lowering all of them by c would gain
+  (gamma - 1) c, and for gamma > 1 training would empty the support.
+
   Source: arXiv 2606.17910, section 3.2; gamma = 1.5 and tau = 0.1 are the
   values of its appendix B.
 
@@ -58,6 +74,7 @@ def nnn_ranking_loss(
     gamma: how much an irrelevant document counts against a relevant one.
     temperature: tau > 0; the limit at 0 is the hard maximum and minimum.
     where: `[..., num_docs]` bool, the documents that exist.
+    num_rest: `[...]` or a number, irrelevant documents of score 0 beside them.
 
   Returns:
     `[...]`, one loss a query; 0 (with gradient 0) for a query whose relevant
@@ -76,10 +93,13 @@ def nnn_ranking_loss(
   """
   scores, relevant, exists = _prepare(scores, labels, where)
   _check_temperature(temperature)
+  num_rest = jnp.asarray(num_rest)
   irrelevant = exists & ~relevant
-  defined = relevant.any(axis=-1) & irrelevant.any(axis=-1)
-  loss = gamma * temperature * _logsumexp(scores / temperature, irrelevant)
-  loss += temperature * _logsumexp(-scores / temperature, relevant)
+  defined = relevant.any(axis=-1) & (irrelevant.any(axis=-1) | (num_rest > 0))
+  loss = temperature * _logsumexp(-scores / temperature, relevant)
+  loss += (
+    gamma * temperature * _logsumexp(scores / temperature, irrelevant, num_rest)
+  )
   # relu and not maximum: its gradient at the kink is 0, not one half.
   return jnp.where(defined, jax.nn.relu(loss), 0.0)
 
@@ -90,6 +110,7 @@ def info_nce(
   *,
   temperature: types.Scalar = 0.05,
   where: types.Array | None = None,
+  num_rest: types.Array | int = 0,
 ) -> jax.Array:
   r"""Softmax cross-entropy of the positive against all documents.
 
@@ -108,6 +129,7 @@ def info_nce(
     temperature: tau > 0.
     where: `[..., num_docs]` bool, the columns of the softmax. A positive
       outside it does not count.
+    num_rest: `[...]` or a number, further columns, of score 0.
 
   Returns:
     `[...]`, one loss a query; 0 (with gradient 0) for a query without a
@@ -129,7 +151,8 @@ def info_nce(
   num_positives = positive.sum(axis=-1)
   total = jnp.where(positive, logits, 0.0).sum(axis=-1)
   mean = total / jnp.maximum(num_positives, 1).astype(total.dtype)
-  return jnp.where(num_positives > 0, _logsumexp(logits, exists) - mean, 0.0)
+  total = _logsumexp(logits, exists, jnp.asarray(num_rest))
+  return jnp.where(num_positives > 0, total - mean, 0.0)
 
 
 def fenchel_young(
@@ -239,8 +262,8 @@ def in_batch_targets(
   Args:
     positive: `[batch]` integer corpus rows; -1 marks a row of padding, which
       gets no label (so loss 0) and is nobody's negative.
-    relevant: `[batch, num_docs]`, True (or above 0) where the document is
-      relevant to the query.
+    relevant: `[batch, max_relevant]` integer corpus rows of the documents that
+      are relevant to each query; -1 where fewer.
     mask_false_negatives: static choice, see above.
 
   Returns:
@@ -251,23 +274,28 @@ def in_batch_targets(
 
   >>> import jax.numpy as jnp
   >>> from nnn_jax import losses
-  >>> relevant = jnp.array([[1, 1, 0], [0, 1, 0]], bool)  # 2 queries, 3 docs
+  >>> relevant = jnp.array([[0, 1], [1, -1]])
   >>> labels, where = losses.in_batch_targets(
   ...     jnp.array([0, 1]), relevant, mask_false_negatives=True)
   >>> print(where)  # document 1 is relevant to query 0 as well
   [[ True False]
    [ True  True]]
   """
-  positive, relevant = jnp.asarray(positive), jnp.asarray(relevant) > 0
+  positive, relevant = jnp.asarray(positive), jnp.asarray(relevant)
   if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
     raise ValueError(
       "positive must be an integer array [batch] of corpus rows, got shape "
       f"{positive.shape} and dtype {positive.dtype}."
     )
-  if relevant.ndim != 2 or relevant.shape[0] != positive.shape[0]:
+  if (
+    relevant.ndim != 2
+    or relevant.shape[0] != positive.shape[0]
+    or not jnp.issubdtype(relevant.dtype, jnp.integer)
+  ):
     raise ValueError(
-      f"relevant has shape {relevant.shape} but positive has shape "
-      f"{positive.shape}; relevant must be [batch, num_docs]."
+      f"relevant has shape {relevant.shape} and dtype {relevant.dtype}, and "
+      f"positive has shape {positive.shape}; relevant must be integer corpus "
+      "rows [batch, max_relevant], -1 where fewer."
     )
   batch = positive.shape[0]
   exists = positive >= 0
@@ -275,7 +303,8 @@ def in_batch_targets(
   labels = own & exists[:, None]
   where = jnp.broadcast_to(exists[None, :], (batch, batch))
   if mask_false_negatives:
-    false_negative = relevant[:, positive]  # [batch, batch]: of column j.
+    # [batch, batch]: whether the document of column j is relevant to query i.
+    false_negative = (relevant[:, None] == positive[None, :, None]).any(axis=-1)
     false_negative |= positive[:, None] == positive[None, :]
     where = where & (own | ~false_negative)
   return labels, where
@@ -312,10 +341,17 @@ def _check_temperature(temperature: types.Scalar) -> None:
     raise ValueError(f"temperature must be positive, got {temperature}.")
 
 
-def _logsumexp(x: jax.Array, where: jax.Array) -> jax.Array:
-  """Log-sum-exp over `where`; finite (and of no meaning) where none is left."""
+def _logsumexp(
+  x: jax.Array, where: jax.Array, num_rest: jax.Array | int = 0
+) -> jax.Array:
+  """Log-sum-exp over `where` and num_rest zeros; finite where none is left."""
   # The log of an empty sum is -inf and its gradient NaN, even behind a later
-  # jnp.where: let empty rows sum over zeros instead.
-  empty = ~where.any(axis=-1, keepdims=True)
+  # jnp.where: let empty rows (whose value has no meaning) sum to one instead.
+  rest = jnp.broadcast_to(num_rest, x.shape[:-1])[..., None].astype(x.dtype)
+  rest = jnp.where(where.any(axis=-1, keepdims=True) | (rest > 0), rest, 1.0)
   x = jnp.where(where, x, 0.0)
-  return jax.nn.logsumexp(x, axis=-1, where=where | empty)
+  return jax.nn.logsumexp(
+    jnp.concatenate([x, jnp.zeros_like(rest)], axis=-1),
+    axis=-1,
+    b=jnp.concatenate([where.astype(x.dtype), rest], axis=-1),
+  )

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
 from nnn_jax import losses, types
+from nnn_jax.core import gradients
+from nnn_jax.decoders import nnn
+
+RelevantScores = Literal["weights", "extended"]
 
 
 def retrieve(
@@ -92,35 +96,82 @@ def weights_loss(
   params: Any,
   queries: types.Array,
   corpus: types.Array,
-  labels: types.Array,
+  relevant: types.Array,
   *,
-  config: Any,
-  k: int = 1,
+  config: nnn.NnnConfig,
+  relevant_scores: RelevantScores | None = None,
   loss: Callable[..., jax.Array] = losses.nnn_ranking_loss,
 ) -> jax.Array:
   """The mean loss over a batch, through the decoder's weights.
 
-  Differentiable in queries and corpus, so in the encoders behind them.
+  Differentiable in queries and corpus, so in the encoders behind them. The
+  loss sees the solver's candidates, the relevant documents and the number of
+  the rest, whose weight is zero: no array of the loss grows with num_docs
+  unless the solver's candidates do.
+
+  Irrelevant documents are scored by their weights. So are the relevant ones in
+  the published loss, where one that is off the support has no gradient of its
+  own; scored by its extended weight it has, and is drawn into the support (see
+  `losses.nnn_ranking_loss` for why irrelevant documents must not be).
 
   Args:
-    decode: A decoder whose aux has `weights`.
+    decode: A decoder whose aux is a `nnn.NnnAux`.
     params: Its traced parameters; differentiable too.
     queries: `[batch, dim]`.
     corpus: `[num_docs, dim]`, shared by the batch.
-    labels: `[batch, num_docs]` bool.
+    relevant: `[batch, max_relevant]` int32, distinct corpus rows; -1 where
+      fewer.
     config: The decoder's static choices.
-    k: Documents to retrieve, where the weights depend on it: those of
-      `decoders.diversity` do, those of `decoders.nnn` do not.
-    loss: (scores, labels) -> `[batch]`.
+    relevant_scores: "weights", "extended" (`nnn.extended_weights`), or None:
+      "weights" for `Unroll`, as published, and "extended" for `Implicit`.
+    loss: One of `losses`: (scores, labels, *, where, num_rest) -> scalar.
 
   Returns:
     A scalar.
+
+  Raises:
+    ValueError: While tracing, for another relevant_scores.
+
+  >>> queries, relevant = jnp.asarray([[0.6, 0.8]]), jnp.asarray([[0, -1]])
+  >>> loss = weights_loss(
+  ...   nnn.decode,
+  ...   nnn.NnnParams(0.1, 0.0),
+  ...   queries,
+  ...   jnp.eye(2),
+  ...   relevant,
+  ...   config=nnn.NnnConfig(),
+  ... )
+  >>> round(float(loss), 4)  # 1.5 * 0.7 - 0.5
+  0.55
   """
-  decode_one = partial(decode, k=k, config=config)
-  result = jax.vmap(decode_one, in_axes=(None, 0, None))(
-    params, queries, corpus
-  )
-  return jnp.mean(loss(result.aux.weights.dense(corpus.shape[0]), labels))
+  if relevant_scores is None:
+    implicit = isinstance(config.gradient, gradients.Implicit)
+    relevant_scores = "extended" if implicit else "weights"
+  if relevant_scores not in get_args(RelevantScores):
+    raise ValueError(
+      "relevant_scores must be None or one of "
+      f"{', '.join(get_args(RelevantScores))}, got {relevant_scores!r}."
+    )
+
+  def loss_of_one(query, relevant):
+    aux = decode(params, query, corpus, k=1, config=config).aux
+    weights = aux.weights
+    if relevant_scores == "extended":
+      scores = nnn.extended_weights(params, corpus, relevant, aux)
+    else:
+      scores = weights.at_rows(relevant)
+    exists = relevant >= 0
+    irrelevant = weights.indices >= 0
+    irrelevant = irrelevant.at[weights.find(relevant)].set(False, mode="drop")
+    where = jnp.concatenate([irrelevant, exists])
+    return loss(
+      jnp.concatenate([weights.values, scores]),
+      jnp.concatenate([jnp.zeros_like(irrelevant), exists]),
+      where=where,
+      num_rest=corpus.shape[0] - jnp.sum(where),
+    )
+
+  return jnp.mean(jax.vmap(loss_of_one)(queries, relevant))
 
 
 def in_batch_loss(
@@ -138,7 +189,7 @@ def in_batch_loss(
     queries: `[batch, dim]`.
     documents: `[batch, dim]`; row i is the positive of query i.
     positive: `[batch]` corpus rows of `documents`.
-    relevant: `[batch, num_docs]` bool.
+    relevant: `[batch, max_relevant]` corpus rows; -1 where fewer.
     temperature: Of the softmax.
     mask_false_negatives: Leave other relevant documents out of the negatives.
   """

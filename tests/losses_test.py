@@ -281,7 +281,7 @@ def test_errors_name_the_argument_while_tracing(loss):
 
 def test_in_batch_targets_without_masking_is_the_printed_formula():
   positive = jnp.array([2, 2, 0])
-  relevant = jnp.ones((3, 4), bool)
+  relevant = jnp.tile(jnp.arange(4), (3, 1))
   labels, where = losses.in_batch_targets(
     positive, relevant, mask_false_negatives=False
   )
@@ -290,10 +290,7 @@ def test_in_batch_targets_without_masking_is_the_printed_formula():
 
 
 def test_in_batch_targets_masks_false_negatives():
-  # Query 0: {0, 2}; query 1: {2}; query 2: {1}; query 3: {0}, as query 0.
-  relevant = jnp.array(
-    [[1, 0, 1, 0], [0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0]], bool
-  )
+  relevant = jnp.array([[0, 2], [2, -1], [1, -1], [0, -1]])
   positive = jnp.array([0, 2, 1, 0])
   labels, where = losses.in_batch_targets(
     positive, relevant, mask_false_negatives=True
@@ -307,7 +304,7 @@ def test_in_batch_targets_masks_false_negatives():
 
 def test_in_batch_targets_masks_own_duplicate_even_if_not_labelled():
   _, where = losses.in_batch_targets(
-    jnp.array([1, 1]), jnp.zeros((2, 3), bool), mask_false_negatives=True
+    jnp.array([1, 1]), jnp.full((2, 3), -1), mask_false_negatives=True
   )
   np.testing.assert_array_equal(where, np.eye(2, dtype=bool))
 
@@ -315,7 +312,7 @@ def test_in_batch_targets_masks_own_duplicate_even_if_not_labelled():
 @pytest.mark.parametrize("mask_false_negatives", [False, True])
 def test_in_batch_targets_padding_has_no_part(mask_false_negatives):
   # Document 2, the last, is where row -1 would wrap to.
-  relevant = jnp.array([[1, 0, 1], [0, 1, 0], [0, 0, 0]], bool)
+  relevant = jnp.array([[0, 2], [1, -1], [-1, -1]])
   labels, where = jax.jit(
     functools.partial(
       losses.in_batch_targets, mask_false_negatives=mask_false_negatives
@@ -339,11 +336,73 @@ def test_in_batch_targets_errors():
       jnp.zeros(2), jnp.zeros((2, 3)), mask_false_negatives=True
     )
   with pytest.raises(
-    ValueError, match=r"relevant has shape \(3, 4\) but positive has shape"
+    ValueError, match=r"relevant has shape \(3, 4\) and dtype .* positive has"
   ):
     losses.in_batch_targets(
-      jnp.zeros(2, int), jnp.zeros((3, 4)), mask_false_negatives=True
+      jnp.zeros(2, int), jnp.zeros((3, 4), int), mask_false_negatives=True
     )
+  with pytest.raises(ValueError, match=r"relevant .* dtype bool"):
+    losses.in_batch_targets(
+      jnp.zeros(2, int), jnp.zeros((2, 4), bool), mask_false_negatives=True
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@hypothesis.given(scores_strategy, bools_strategy, st.integers(0, 3))
+@fast
+def test_the_rest_counts_as_documents_of_score_zero(
+  loss, scores, labels, num_rest
+):
+  # The last three are irrelevant: zeros that are listed, or num_rest of them.
+  scores, labels = np.where(np.arange(6) < 3, scores, 0), labels.copy()
+  labels[3:] = False
+  run = _short_and_full(loss)
+  short, full = run(scores, labels, num_rest, np.arange(6) < 3 + num_rest)
+  for one, other in zip(short, full, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def _short_and_full(loss):
+  @jax.jit
+  def run(scores, labels, num_rest, where):
+    def short(scores):
+      return loss(scores[:3], labels[:3], num_rest=num_rest)
+
+    def full(scores):
+      return loss(scores, labels, where=where)
+
+    results = [jax.value_and_grad(fn)(scores) for fn in (short, full)]
+    return [jnp.append(gradient[:3], value) for value, gradient in results]
+
+  return run
+
+
+@hypothesis.given(scores_strategy, st.floats(0, 10))
+@fast
+def test_nnn_loss_is_bounded_if_irrelevant_scores_are_not_negative(
+  scores, drop
+):
+  # Three relevant documents with extended weights, three irrelevant with
+  # clipped ones. Lowering every score, as far as clipping lets it.
+  relevant = np.arange(NUM_DOCS) < 3
+  clipped = np.where(relevant, scores, np.maximum(scores, 0))
+  lowered = np.where(relevant, scores - drop, np.maximum(scores - drop, 0))
+  run = _value_and_grad(losses.nnn_ranking_loss)
+  value, gradient = run(clipped, relevant, None)
+  bound = 1.5 * 0.1 * math.log(3) - scores[:3].min()
+  assert value >= bound - 1e-4 * (1 + abs(bound))
+  at_rest = 1.5 * 0.1 * math.log(3)
+  if scores[:3].min() <= 0:
+    # Off the support: no better than any empty support with it at zero, and
+    # pushed inward.
+    assert value >= at_rest - 1e-5
+    assert np.all(gradient[:3] <= 0)
+    assert gradient[np.argmin(scores[:3])] < 0
+  # With the irrelevant at zero there is nothing to gain by lowering.
+  if np.all(scores[3:] <= 0):
+    after, _ = run(lowered, relevant, None)
+    assert after >= value - 1e-4 * (1 + abs(value))
 
 
 # Fenchel-Young.

@@ -82,13 +82,21 @@ def corpus(world: World, num_docs: int) -> np.ndarray:
 
 def queries(world: World, rows: np.ndarray, batch: int) -> np.ndarray:
   """Returns `[batch, dim]` float32 unit queries; more begin with the fewer."""
+  return mixtures(world, rows, batch)[0]
+
+
+def mixtures(
+  world: World, rows: np.ndarray, batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the queries, and the documents `[batch, 3]` that each mixes."""
   rng = np.random.default_rng([world.seed, len(rows), 1])
   out = np.empty((batch, world.dim), np.float32)
-  for query in out:
+  chosen = np.empty((batch, 3), np.int32)
+  for query, three in zip(out, chosen, strict=True):
     noise = rng.standard_normal(world.dim, np.float32) / world.dim**0.5
-    chosen = rng.choice(len(rows), 3, replace=False)
-    query[:] = rows[chosen].sum(axis=0) + 0.5 * noise
-  return _normalize(out)
+    three[:] = rng.choice(len(rows), 3, replace=False)
+    query[:] = rows[three].sum(axis=0) + 0.5 * noise
+  return _normalize(out), chosen
 
 
 def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -58,7 +58,8 @@ def check_inputs(
   stand_in = jnp.zeros_like(jnp.asarray(corpus), shape=corpus.shape[-1:])
   _, corpus, where = checks.check_inputs(stand_in, corpus, where, k=k)
   dtype = linalg.compute_dtype(jnp.asarray(query.relevance), corpus)
-  return Scores(jnp.asarray(query.relevance, dtype)), corpus, where
+  scores = Scores(jnp.asarray(query.relevance, dtype))
+  return scores, jnp.asarray(corpus), where
 
 
 def check_params(
@@ -82,7 +83,7 @@ def check_params(
 def relevance(query: jax.Array | Scores, corpus: jax.Array) -> jax.Array:
   """`[num_docs]` relevance; NaN, which is never selected, for a NaN row."""
   if not isinstance(query, Scores):
-    return linalg.matmul(corpus, query)
+    return linalg.products(corpus, query)
   broken = jnp.isnan(corpus).any(axis=-1)
   return jnp.where(broken, jnp.nan, query.relevance)
 

@@ -62,6 +62,19 @@ class Queries:
       row[relevant] = True
     return labels
 
+  def rows(self) -> np.ndarray:
+    """Relevant rows, int32 `[num_queries, max_relevant]`, -1 where fewer.
+
+    >>> Queries(["a", "b"], [""] * 2, [np.array([0, 2]), np.array([1])]).rows()
+    array([[ 0,  2],
+           [ 1, -1]], dtype=int32)
+    """
+    sizes = [len(relevant) for relevant in self.relevant]
+    rows = np.full((len(self), max(sizes, default=0)), -1, np.int32)
+    for row, relevant in zip(rows, self.relevant, strict=True):
+      row[: len(relevant)] = relevant
+    return rows
+
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalDataset:

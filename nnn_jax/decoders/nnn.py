@@ -92,6 +92,34 @@ class Weights(NamedTuple):
 
     return jnp.vectorize(scatter, signature="(c),(c)->(n)")(*self)
 
+  def find(self, rows: types.Array) -> jax.Array:
+    """Where documents stand in the list; num_candidates if they do not.
+
+    Args:
+      rows: `[num_rows]` int32 corpus rows; -1 is never found.
+
+    Returns:
+      `[num_rows]` int32 positions, to index with `mode="fill"` or "drop".
+
+    >>> weights = Weights(jnp.asarray([2, 0, -1]), jnp.asarray([0.5, 0.1, 0.0]))
+    >>> weights.find(jnp.asarray([0, 1, 2, -1])).tolist()
+    [1, 3, 0, 3]
+    """
+    size = self.indices.shape[0]
+    rows = rows[:, None]
+    found = (self.indices[None, :] == rows) & (rows >= 0)
+    positions = jnp.arange(size, dtype=jnp.int32)[None, :]
+    return jnp.min(jnp.where(found, positions, size), axis=1)
+
+  def at_rows(self, rows: types.Array) -> jax.Array:
+    """The weights `[num_rows]` of documents, zero where not listed.
+
+    >>> weights = Weights(jnp.asarray([2, 0, -1]), jnp.asarray([0.5, 0.1, 0.0]))
+    >>> weights.at_rows(jnp.asarray([2, 1, -1])).tolist()
+    [0.5, 0.0, 0.0]
+    """
+    return self.values.at[self.find(rows)].get(mode="fill", fill_value=0)
+
 
 class NnnAux(NamedTuple):
   """Diagnostics of one solve.
@@ -201,6 +229,54 @@ def _decode(params, query, corpus, where, *, k, config):
     & ~jnp.isnan(fixed.rest),
   )
   return types.DecodeResult(indices, scores, aux)
+
+
+def extended_weights(
+  params: NnnParams,
+  corpus: types.Array,
+  rows: types.Array,
+  aux: NnnAux,
+) -> jax.Array:
+  """Weights that go on below zero: one coordinate step from the solution.
+
+    e_j = (u_j . residual + ||u_j||^2 w_j - l1) / (||u_j||^2 + l2)
+
+  At the optimum e_j = w_j on the support and e_j <= 0 off it, so [e]_+ = w. A
+  document off the support has a score that says how far off, and a derivative:
+  with respect to u_j itself, and through the residual to the query and to the
+  documents of the support. Nothing of size num_docs is computed.
+
+  Args:
+    params: The penalties of the solve.
+    corpus: `[num_docs, dim]`, that of the solve.
+    rows: `[num_rows]` int32, the documents to score; -1 where fewer.
+    aux: Of one query's `decode`; batch with jax.vmap over rows and aux.
+
+  Returns:
+    `[num_rows]`, -inf where rows is -1.
+
+  Raises:
+    ValueError: While tracing, if rows is not a vector of integers.
+
+  >>> corpus = jnp.asarray([[1.0, 0, 0], [0.5**0.5, 0.5**0.5, 0], [0, 0, 1.0]])
+  >>> query = jnp.asarray([2 / 3, 2 / 3, 1 / 3])
+  >>> params = NnnParams(0.1, 0.03)
+  >>> aux = decode(params, query, corpus, k=1).aux
+  >>> extended = extended_weights(params, corpus, jnp.asarray([0, 1, -1]), aux)
+  >>> [round(float(e), 4) for e in extended]
+  [-0.0116, 0.8183, -inf]
+  """
+  rows = jnp.asarray(rows)
+  checks.check_shapes(rows=(rows, "num_rows"))
+  if not jnp.issubdtype(rows.dtype, jnp.integer):
+    raise ValueError(f"rows must be integer corpus rows, got {rows.dtype}.")
+  params = checks.check_params("params", params, NnnParams, aux.residual.dtype)
+  documents = corpora.searchable(corpus).rows(rows)
+  square = jnp.sum(documents**2, axis=1)
+  slope = linalg.matmul(documents, aux.residual) - params.l1
+  curvature = jnp.maximum(square + params.l2, jnp.finfo(slope.dtype).tiny)
+  extended = (slope + square * aux.weights.at_rows(rows)) / curvature
+  return jnp.where(rows >= 0, extended, -jnp.inf)
 
 
 def _rank(problem, solution, k):

@@ -198,9 +198,10 @@ def attach(
     d query = corpus_A^T y,  d l1 = -sum y,  d l2 = -y . w_A,
     d corpus_A = y r^T - w_A (corpus_A^T y)^T.
 
-  Only the rows of the support are touched, so under `jax.vmap` the corpus's
-  cotangent is one scatter of `[batch, capacity, dim]`. Values are those of
-  `solution`: without differentiation nothing is computed.
+  y and w are placed among all documents, so that under `jax.vmap` the cotangent
+  of an array is a few products `[num_docs, batch] [batch, dim]`, and nothing of
+  `[batch, capacity, dim]` is made. An index has its supports' rows gathered.
+  Values are those of `solution`: without differentiation nothing is computed.
 
   Args:
     problem: What was solved; its leaves carry the derivative.
@@ -210,11 +211,26 @@ def attach(
   if isinstance(gradient, gradients.Unroll):
     return solution
   solution = jax.lax.stop_gradient(solution)
-  capacity = min(gradient.capacity, solution.weights.shape[0])
-  support, at = jax.lax.top_k(solution.weights, capacity)
-  rows = problem.corpus.rows(solution.indices[at])
+  num_candidates = solution.weights.shape[0]
+  capacity = min(gradient.capacity, num_candidates)
+  at: jax.Array | slice = slice(None)
+  if capacity < num_candidates:
+    _, at = jax.lax.top_k(solution.weights, capacity)
+  support, members = solution.weights[at], solution.indices[at]
+  corpus = problem.corpus
+  if isinstance(corpus, corpora.AllDocuments):
+    documents = corpus.embeddings
+  else:
+    documents = corpus.rows(members)
+    members = jnp.arange(capacity, dtype=jnp.int32)
   support, residual = _at_optimum(
-    support, solution.residual, problem.query, rows, problem.l1, problem.l2
+    support,
+    solution.residual,
+    problem.query,
+    documents,
+    problem.l1,
+    problem.l2,
+    members,
   )
   return solution._replace(
     weights=solution.weights.at[at].set(support), residual=residual
@@ -222,53 +238,66 @@ def attach(
 
 
 @jax.custom_jvp
-def _at_optimum(support, residual, query, rows, l1, l2):
-  """(support, residual), which follow query, rows and penalties."""
-  del query, rows, l1, l2
+def _at_optimum(support, residual, query, documents, l1, l2, members):
+  """(support, residual), which follow query, documents and penalties.
+
+  documents[members] are the rows of the support.
+  """
+  del query, documents, l1, l2, members
   return support, residual
 
 
 @_at_optimum.defjvp
 def _at_optimum_jvp(primals, tangents):
-  support, residual, _, rows, l1, l2 = primals
+  support, residual, _, documents, _, l2, members = primals
+  _, _, d_query, d_documents, d_l1, d_l2, _ = tangents
   active = support > 0
-  held = jax.lax.stop_gradient((rows, l2))
-
-  def slope(query, rows, l1, l2):
-    fit = linalg.matmul(rows, query - linalg.matmul(support, rows))
-    return jnp.where(active, fit - l1 - l2 * support, 0.0)
-
-  def move(query, rows, support):
-    return query - linalg.matmul(support, rows)
-
-  _, d_slope = jax.jvp(slope, (primals[2], rows, l1, l2), tangents[2:])
+  system = (*jax.lax.stop_gradient((documents, l2)), members, active)
+  # First with the weights held, then as they move to stay optimal.
+  d_held = d_query - _combine(support, d_documents, members)
+  d_slope = _correlate(documents, d_held, members)
+  d_slope += _correlate(d_documents, residual, members)
   d_support = jax.lax.custom_linear_solve(
-    lambda x: _system(*held, active, x),
-    d_slope,
-    lambda _, b: _solve_system(*held, active, b),
+    lambda x: _system(*system, x),
+    jnp.where(active, d_slope - d_l1 - support * d_l2, 0.0),
+    lambda _, b: _solve_system(*system, b),
     symmetric=True,
   )
-  _, d_residual = jax.jvp(
-    move, (primals[2], rows, support), (*tangents[2:4], d_support)
-  )
+  d_residual = d_held - _combine(d_support, documents, members)
   return (support, residual), (d_support, d_residual)
 
 
-def _system(rows, l2, active, x):
+def _combine(weights, documents, members):
+  """The sum of weights times documents[members], through all documents."""
+  num_docs = documents.shape[0]
+  at = jnp.where(members >= 0, members, num_docs)
+  spread = jnp.zeros(num_docs, weights.dtype)
+  spread = spread.at[at].set(weights, mode="drop", unique_indices=True)
+  return linalg.matmul(spread, documents)
+
+
+def _correlate(documents, vector, members):
+  """The products of documents[members] and a vector, through all of them."""
+  return linalg.matmul(documents, vector)[members]
+
+
+def _system(documents, l2, members, active, x):
   """(G_AA + l2 I) x on the active rows, x elsewhere."""
   on = jnp.where(active, x, 0.0)
-  product = linalg.matmul(rows, linalg.matmul(on, rows)) + l2 * on
-  return jnp.where(active, product, x)
+  product = _correlate(documents, _combine(on, documents, members), members)
+  return jnp.where(active, product + l2 * on, x)
 
 
-def _solve_system(rows, l2, active, b):
+def _solve_system(documents, l2, members, active, b):
   """Solves `_system` at the smallest size that holds the active rows."""
 
   def at_size(size):
-    def solve(_):
-      free, at = jax.lax.top_k(active.astype(b.dtype), size)
-      free = free > 0
-      factor = free_factor(linalg.matmul(rows[at], rows[at].T), l2, free)
+    def solve(b):
+      # Tied to b, or XLA would hoist the factor and compute every size.
+      on, b = jax.lax.optimization_barrier((active, b))
+      free, at = jax.lax.top_k(on.astype(b.dtype), size)
+      free, rows = free > 0, linalg.rows(documents, members[at])
+      factor = free_factor(linalg.matmul(rows, rows.T), l2, free)
       x = jax.scipy.linalg.cho_solve((factor, True), b[at])
       return b.at[at].set(jnp.where(free, x, b[at]))
 

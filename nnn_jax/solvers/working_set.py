@@ -142,7 +142,11 @@ class WorkingSet:
 
     zero = jnp.zeros((), query.dtype)
     start = _State(
-      indices=jnp.full(size, -1, jnp.int32),
+      indices=(
+        jnp.arange(size, dtype=jnp.int32)
+        if size == num_docs
+        else jnp.full(size, -1, jnp.int32)
+      ),
       weights=jnp.zeros(size, query.dtype),
       correlation=jnp.full(size, -jnp.inf, query.dtype),
       residual=query,
@@ -255,8 +259,11 @@ def _largest_product(
 
 def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
   """Searches all documents; the support and the best are kept."""
+  num_docs = problem.corpus.shape[0]
+  if state.weights.shape[0] == num_docs:
+    return _look_at_all(problem, state)
   # The support in row order, in which a search returns what it keeps.
-  rows = jnp.where(state.weights > 0, state.indices, problem.corpus.shape[0])
+  rows = jnp.where(state.weights > 0, state.indices, num_docs)
   order = jnp.argsort(rows)
   found = problem.corpus.search(
     state.residual,
@@ -274,6 +281,26 @@ def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
     rest_at_pass=found.rest,
     num_passes=state.num_passes + 1,
     num_scored=state.num_scored + found.num_scored,
+  )
+
+
+def _look_at_all(problem: elastic_net.Problem, state: _State) -> _State:
+  """A pass where every document is a candidate, in row order: no sorting."""
+  num_docs = problem.corpus.shape[0]
+  rows = problem.corpus.rows(jnp.arange(num_docs, dtype=jnp.int32))
+  correlation = linalg.products(rows, state.residual)
+  if problem.where is not None:
+    correlation = jnp.where(problem.where, correlation, -jnp.inf)
+  none = correlation == -jnp.inf
+  finite = jnp.all(none | jnp.isfinite(correlation))
+  rest = jnp.where(finite, -jnp.inf, jnp.nan).astype(correlation.dtype)
+  return state._replace(
+    correlation=jnp.where(jnp.isnan(correlation), -jnp.inf, correlation),
+    at_pass=state.residual,
+    rest=rest,
+    rest_at_pass=rest,
+    num_passes=state.num_passes + 1,
+    num_scored=state.num_scored + num_docs,
   )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import quadratic_worlds as worlds
 
-from nnn_jax import metrics, retriever
+from nnn_jax import metrics
 from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr
 from nnn_jax.solvers import kernels, relaxation, selection
 
@@ -498,20 +498,3 @@ def test_without_a_relaxation_there_are_no_weights():
   query, rows = world(0)
   assert decode(0.5, query, rows).aux.weights is None
   assert decode(0.5, query, rows).aux.upper_bound is None
-
-
-def test_weights_loss_takes_the_size_of_the_set():
-  query, rows = (np.float32(x) for x in world(0))
-  labels = np.arange(N)[None] < K
-  config = diversity.DiversityConfig(gradient=relaxation.Concave())
-  loss = retriever.weights_loss(
-    diversity.decode,
-    diversity.DiversityParams(0.5),
-    query[None],
-    rows,
-    labels,
-    config=config,
-    k=K,
-    loss=lambda weights, labels: weights.sum(axis=-1),
-  )
-  assert float(loss) == pytest.approx(K, abs=1e-4)

@@ -561,6 +561,30 @@ def test_the_order_of_documents_does_not_matter(seed):
     np.testing.assert_allclose(moved, np.asarray(base)[order], atol=1e-9)
 
 
+# Beyond the support.
+
+
+def test_extended_weights_go_on_below_zero(x64):
+  rng = np.random.default_rng(0)
+  corpus, query = rng.normal(size=(20, 6)), rng.normal(size=6)
+  params = nnn.NnnParams(0.5, 0.3)
+  config = nnn.NnnConfig(solver=working_set.WorkingSet(capacity=8))
+  aux = nnn.decode(params, query, corpus, k=1, config=config).aux
+  weights = np.asarray(aux.weights.dense(20))
+  rows = np.asarray([*range(19, -1, -1), -1, -1])
+  extended = nnn.extended_weights(params, corpus, rows, aux)
+  assert (np.asarray(extended[20:]) == -np.inf).all()
+  extended = np.asarray(extended[:20])[::-1]
+  assert 0 < np.sum(weights > 0) < 8 < np.sum(extended < 0)
+  np.testing.assert_allclose(np.maximum(extended, 0), weights, atol=1e-12)
+  for row in range(20):  # The minimum in one coordinate, without its bound.
+    rest = query - np.delete(weights, row) @ np.delete(corpus, row, axis=0)
+    best = (corpus[row] @ rest - 0.5) / (corpus[row] @ corpus[row] + 0.3)
+    assert extended[row] == pytest.approx(best, abs=1e-12)
+  with pytest.raises(ValueError, match="rows must be integer corpus rows"):
+    nnn.extended_weights(params, corpus, np.zeros(3), aux)
+
+
 # Choices.
 
 
