@@ -103,7 +103,7 @@ def test_weights_loss_by_hand():
     queries,
     corpus,
     relevant,
-    config=nnn.NnnConfig(),
+    config=nnn.NnnConfig(solver=fista.Fista()),
   )
   assert float(got) == pytest.approx(np.mean(expected), abs=1e-5)
 
@@ -116,7 +116,7 @@ def test_weights_loss_takes_another_loss():
     queries,
     corpus,
     np.array([[0, -1]]),
-    config=nnn.NnnConfig(),
+    config=nnn.NnnConfig(solver=fista.Fista()),
     loss=partial(losses.info_nce, temperature=1.0),
   )
   logits = np.array([0.3, 0.4, 0.0])

@@ -47,13 +47,14 @@ class NnnConfig:
   """Static choices: one compilation per distinct value.
 
   Attributes:
-    solver: What finds the weights.
+    solver: What finds the weights: the exact WorkingSet, or fista.Fista(), 50
+      steps of it as published.
     gradient: How the solver is differentiated; by default as it is best:
       `Unroll()` for Fista, `Implicit()` for WorkingSet.
     tol: `aux.exact` is True for a kkt_violation of at most tol.
   """
 
-  solver: elastic_net.Solver = fista.Fista()
+  solver: elastic_net.Solver = working_set.WorkingSet()
   gradient: gradients.Gradient | None = None
   tol: float = 1e-5
 

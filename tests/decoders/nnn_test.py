@@ -606,9 +606,14 @@ def test_unsupported_choices_are_named():
 
 
 def test_defaults():
-  assert nnn.NnnConfig() == config(50)
-  assert nnn.NnnConfig().gradient.remat_every is None
+  assert nnn.NnnConfig() == nnn.NnnConfig(solver=working_set.WorkingSet())
+  published = nnn.NnnConfig(solver=fista.Fista())
+  assert published == config(50)
+  assert published.gradient == Unroll(remat_every=None)
   query, corpus = problem(0)
   result = nnn.decode(nnn.NnnParams(), query, corpus, k=2)
-  published = decode((0.1, 0.1), query, corpus, num_steps=50, k=2)
-  np.testing.assert_array_equal(result.scores, published.scores)
+  assert bool(result.aux.exact)
+  expected = cvxpy_weights(query, corpus, 0.1, 0.1)
+  np.testing.assert_allclose(
+    result.aux.weights.dense(len(corpus)), expected, atol=1e-5
+  )
