@@ -48,8 +48,8 @@ def solve(
   target: jax.Array,
   l1: jax.Array,
   l2: jax.Array,
-  *,
   weights: jax.Array,
+  *,
   allowed: jax.Array,
   capacity: int,
 ) -> jax.Array:
@@ -67,9 +67,9 @@ def solve(
 
   >>> w = solve(
   ...   jnp.eye(2), jnp.asarray([1.0, 0.2]), 0.5, 1.0,
-  ...   weights=jnp.zeros(2), allowed=jnp.ones(2, bool), capacity=2,
+  ...   jnp.zeros(2), allowed=jnp.ones(2, bool), capacity=2,
   ... )
-  >>> w.tolist()  # (1 - l1) / (1 + l2); the other stays below l1.
+  >>> w.round(4).tolist()  # (1 - l1) / (1 + l2); the other stays below l1.
   [0.25, 0.0]
   """
   floor = 4.0 * jnp.finfo(gram.dtype).eps * jnp.max(jnp.abs(target))

@@ -118,14 +118,16 @@ def solution_of(
   """The solution that weights `[num_docs]` of all documents are.
 
   Args:
-    problem: Of an `AllDocuments` corpus.
     weights: `[num_docs]` >= 0.
     num_passes: The corpus products it took, the two made here among them.
   """
-  corpus = embeddings_of(problem)
-  num_docs = corpus.shape[0]
-  residual = problem.query - linalg.matmul(weights, corpus)
+  num_docs = problem.corpus.shape[0]
   indices = jnp.arange(num_docs, dtype=jnp.int32)
+  if isinstance(problem.corpus, corpora.AllDocuments):
+    corpus = problem.corpus.embeddings
+  else:
+    corpus = problem.corpus.rows(indices)
+  residual = problem.query - linalg.matmul(weights, corpus)
   if problem.where is not None:
     indices = jnp.where(problem.where, indices, -1)
   return Solution(

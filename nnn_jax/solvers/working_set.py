@@ -80,22 +80,25 @@ class WorkingSet:
       ValueError: While tracing, for a gradient other than `Implicit`.
     """
     checks.check_choice("gradient", gradient, self.differentiable_by)
-    solution = self._search(jax.lax.stop_gradient(problem), num_candidates)
+    # Twice the support, so that a pass always leaves room for violators.
+    size = max(2 * self.capacity, num_candidates)
+    held = jax.lax.stop_gradient(problem)
+    if size < problem.corpus.shape[0]:
+      solution = self._search(held, size)
+    else:
+      solution = _solve_all(held)
     return elastic_net.attach(problem, solution, gradient=gradient)
 
   def _search(
-    self, problem: elastic_net.Problem, num_candidates: int
+    self, problem: elastic_net.Problem, size: int
   ) -> elastic_net.Solution:
-    query = problem.query
-    num_docs = problem.corpus.shape[0]
-    # Twice the support, so that a pass always leaves room for violators.
-    size = min(num_docs, max(2 * self.capacity, num_candidates))
+    query, num_docs = problem.query, problem.corpus.shape[0]
     rescores = num_docs >= _MIN_DOCS_PER_CANDIDATE * size
 
     def violated(state: _State) -> jax.Array:
       """Whether to solve again: a candidate beside the support is above l1."""
       beside = jnp.where(state.weights > 0, -jnp.inf, state.correlation)
-      full = (state.support_size() >= self.capacity) & (size < num_docs)
+      full = state.support_size() >= self.capacity
       return (
         (jnp.max(beside) > problem.l1 + state.tol)
         & ~full
@@ -142,11 +145,7 @@ class WorkingSet:
 
     zero = jnp.zeros((), query.dtype)
     start = _State(
-      indices=(
-        jnp.arange(size, dtype=jnp.int32)
-        if size == num_docs
-        else jnp.full(size, -1, jnp.int32)
-      ),
+      indices=jnp.full(size, -1, jnp.int32),
       weights=jnp.zeros(size, query.dtype),
       correlation=jnp.full(size, -jnp.inf, query.dtype),
       residual=query,
@@ -176,12 +175,11 @@ class WorkingSet:
 
     At the smallest of a few sizes that holds the support.
     """
-    num_docs, size = problem.corpus.shape[0], state.weights.shape[0]
-    capacity = self.capacity if size < num_docs else size
+    size = state.weights.shape[0]
     pending = jnp.ones((), bool)
-    for some in elastic_net.ladder(capacity):
+    for some in elastic_net.ladder(self.capacity):
       run = pending
-      if some < capacity:
+      if some < self.capacity:
         run &= 4 * state.support_size() < 3 * some
       state = control.when(
         run,
@@ -195,6 +193,37 @@ class WorkingSet:
       )
       pending &= ~(run & (state.support_size() < some))
     return state
+
+
+def _solve_all(problem: elastic_net.Problem) -> elastic_net.Solution:
+  """The optimum over a small corpus, from its Gram matrix alone.
+
+  Under `jax.vmap` over queries the Gram matrix is computed once.
+  """
+  num_docs = problem.corpus.shape[0]
+  rows = problem.corpus.rows(jnp.arange(num_docs, dtype=jnp.int32))
+  gram, target = (
+    linalg.matmul(rows, rows.T),
+    linalg.products(rows, problem.query),
+  )
+  allowed = jnp.ones(num_docs, bool) if problem.where is None else problem.where
+  weights = jnp.zeros_like(target)
+  pending = jnp.ones((), bool)
+  for some in elastic_net.ladder(num_docs):
+    solve = partial(
+      active_set.solve,
+      gram,
+      target,
+      problem.l1,
+      problem.l2,
+      allowed=allowed,
+      capacity=some,
+    )
+    weights = control.when(pending, solve, weights)
+    pending &= jnp.sum(weights > 0) >= some
+  solution = elastic_net.solution_of(problem, weights, num_passes=2)
+  finite = jnp.all(jnp.isfinite(target) | ~allowed)
+  return solution._replace(rest=jnp.where(finite, solution.rest, jnp.nan))
 
 
 class _State(NamedTuple):
@@ -260,8 +289,6 @@ def _largest_product(
 def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
   """Searches all documents; the support and the best are kept."""
   num_docs = problem.corpus.shape[0]
-  if state.weights.shape[0] == num_docs:
-    return _look_at_all(problem, state)
   # The support in row order, in which a search returns what it keeps.
   rows = jnp.where(state.weights > 0, state.indices, num_docs)
   order = jnp.argsort(rows)
@@ -281,26 +308,6 @@ def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
     rest_at_pass=found.rest,
     num_passes=state.num_passes + 1,
     num_scored=state.num_scored + found.num_scored,
-  )
-
-
-def _look_at_all(problem: elastic_net.Problem, state: _State) -> _State:
-  """A pass where every document is a candidate, in row order: no sorting."""
-  num_docs = problem.corpus.shape[0]
-  rows = problem.corpus.rows(jnp.arange(num_docs, dtype=jnp.int32))
-  correlation = linalg.products(rows, state.residual)
-  if problem.where is not None:
-    correlation = jnp.where(problem.where, correlation, -jnp.inf)
-  none = correlation == -jnp.inf
-  finite = jnp.all(none | jnp.isfinite(correlation))
-  rest = jnp.where(finite, -jnp.inf, jnp.nan).astype(correlation.dtype)
-  return state._replace(
-    correlation=jnp.where(jnp.isnan(correlation), -jnp.inf, correlation),
-    at_pass=state.residual,
-    rest=rest,
-    rest_at_pass=rest,
-    num_passes=state.num_passes + 1,
-    num_scored=state.num_scored + num_docs,
   )
 
 
@@ -332,7 +339,7 @@ def _solve_members(
     linalg.matmul(members, problem.query),
     problem.l1,
     problem.l2,
-    weights=state.weights[at],
+    state.weights[at],
     allowed=best > -jnp.inf,
     capacity=capacity,
   )

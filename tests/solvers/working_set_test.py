@@ -72,6 +72,7 @@ def cvxpy_optimum(instance):
 def test_agrees_with_cvxpy_on_200_problems(x64):
   """Duplicates, zero rows and l2 = 0 among them; one compilation."""
   penalties = [0.0, 0.01, 0.1, 0.3]
+  num_exact = 0
   for seed in range(200):
     rng = np.random.default_rng(seed)
     instance = problem(
@@ -88,6 +89,11 @@ def test_agrees_with_cvxpy_on_200_problems(x64):
     expected, optimum = cvxpy_optimum(instance)
     ours = float(elastic_net.objective(instance, solution))
     assert ours <= optimum + 1e-8, seed
+    # By rounds, where the support fits.
+    rounds = solve(instance, WorkingSet(capacity=14))
+    if float(certificate(instance, rounds).kkt_violation) < 1e-6:
+      num_exact += 1
+      assert float(elastic_net.objective(instance, rounds)) <= optimum + 1e-8
     # Without l2 only the fit is unique.
     np.testing.assert_allclose(
       corpus.T @ weights, corpus.T @ expected, atol=1e-5, err_msg=str(seed)
@@ -98,6 +104,31 @@ def test_agrees_with_cvxpy_on_200_problems(x64):
       np.testing.assert_allclose(
         weights, expected, atol=oracle_error, err_msg=str(seed)
       )
+  assert num_exact > 150
+
+
+def test_candidates_certify_what_a_pass_would(x64):
+  """Few candidates of many documents: rounds without a corpus pass."""
+  solver = WorkingSet(capacity=24, tol=1e-9)
+  passes = []
+  for seed in range(20):
+    instance = problem(seed, 1_600, 24, l1=0.3, l2=0.05)
+    solution = solve(instance, solver)
+    weights = dense_weights(solution, instance)
+    correlation = instance.corpus @ (instance.query - weights @ instance.corpus)
+    violation = np.where(
+      weights > 0,
+      np.abs(correlation - instance.l1 - instance.l2 * weights),
+      np.maximum(correlation - instance.l1, 0.0),
+    ).max()
+    claimed = float(certificate(instance, solution).kkt_violation)
+    assert violation <= claimed + 1e-12
+    assert claimed < 1e-8
+    # No product of another document exceeds what is claimed of the rest.
+    others = np.setdiff1d(np.arange(1_600), solution.indices)
+    assert correlation[others].max() <= float(solution.rest)
+    passes.append(int(solution.num_passes))
+  assert max(passes) <= 4
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 10.0])
@@ -157,7 +188,7 @@ def test_correlation_is_of_the_weights():
 @pytest.mark.parametrize("l1", [1.0, 5.0])
 def test_nothing_to_retrieve_is_one_pass(l1):
   instance = jax.tree.map(jnp.float32, problem(3, 100, 8, l1=l1))
-  solution = solve(instance)
+  solution = solve(instance, WorkingSet(capacity=8))
   assert (solution.weights == 0).all()
   assert int(solution.num_passes) == 1
 
