@@ -15,7 +15,20 @@ from nnn_jax.core import checks, linalg, topk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DenseConfig:
-  """Dense retrieval has no static choices."""
+  """Static choices.
+
+  Attributes:
+    recall_target: None searches exactly. Else `jax.lax.approx_max_k` finds that
+      share of the true list, in the mean: for accelerators, where it is faster;
+      `aux.exact` is then False.
+  """
+
+  recall_target: float | None = None
+
+  def __post_init__(self):
+    target = self.recall_target
+    if target is not None and not 0 < target <= 1:
+      raise ValueError(f"recall_target must be in (0, 1], got {target}.")
 
 
 class DenseAux(NamedTuple):
@@ -58,15 +71,18 @@ def decode(
     raise ValueError(f"dense has no params: pass (), got {params!r}.")
   checks.check_choice("config", config, (DenseConfig,))
   query, corpus, where = checks.check_inputs(query, corpus, where, k=k)
-  return _decode(query, corpus, where, k=k)
+  return _decode(query, corpus, where, k=k, config=config)
 
 
-@partial(jax.jit, static_argnames="k")
-def _decode(query, corpus, where, *, k):
+@partial(jax.jit, static_argnames=("k", "config"))
+def _decode(query, corpus, where, *, k, config):
   scores = linalg.products(corpus, query)
-  best, indices = topk.top_k(scores, k, where=where)
+  best, indices = topk.top_k(
+    scores, k, where=where, recall_target=config.recall_target
+  )
   finite = checks.all_finite(scores)
   num_scored = jnp.asarray(corpus.shape[0], jnp.int32)
+  exact = finite & (config.recall_target is None)
   return types.DecodeResult(
-    indices, best, DenseAux(num_scored, exact=finite, finite=finite)
+    indices, best, DenseAux(num_scored, exact=exact, finite=finite)
   )

@@ -2,6 +2,7 @@
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from nnn_jax.decoders import dense
@@ -36,3 +37,17 @@ def test_negative_scores_are_ranked():
   )
   assert result.indices.tolist() == [1, 2, 0]
   assert result.scores.tolist() == [-1.0, -2.0, -3.0]
+
+
+def test_approximate_search_says_so():
+  rng = np.random.default_rng(0)
+  query, corpus = rng.normal(size=8), rng.normal(size=(3_000, 8))
+  config = dense.DenseConfig(recall_target=0.9)
+  found = dense.decode((), query, corpus, k=20, config=config)
+  exact = dense.decode((), query, corpus, k=20)
+  assert not bool(found.aux.exact)
+  assert bool(exact.aux.exact)
+  shared = set(found.indices.tolist()) & set(exact.indices.tolist())
+  assert len(shared) >= 14
+  with pytest.raises(ValueError, match=r"recall_target must be in \(0, 1\]"):
+    dense.DenseConfig(recall_target=1.5)
