@@ -596,7 +596,7 @@ def test_unsupported_choices_are_named():
   with pytest.raises(
     ValueError, match="gradient must be Unroll or Implicit, got"
   ):
-    nnn.NnnConfig(gradient="implicit")
+    nnn.NnnConfig(solver=fista.Fista(), gradient="implicit")
   with pytest.raises(ValueError, match="gradient must be Implicit, got Unroll"):
     nnn.NnnConfig(solver=working_set.WorkingSet(), gradient=Unroll())
   with pytest.raises(
@@ -613,7 +613,8 @@ def test_defaults():
   query, corpus = problem(0)
   result = nnn.decode(nnn.NnnParams(), query, corpus, k=2)
   assert bool(result.aux.exact)
-  expected = cvxpy_weights(query, corpus, 0.1, 0.1)
   np.testing.assert_allclose(
-    result.aux.weights.dense(len(corpus)), expected, atol=1e-5
+    result.aux.weights.dense(len(corpus)),
+    weights_of((0.1, 0.1), query, corpus),
+    atol=1e-5,
   )
