@@ -13,7 +13,11 @@ from typing import ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from nnn_jax.core import control, corpora, gradients, linalg
+from nnn_jax.core import control, corpora, gradients, linalg, topk
+
+# Up to so many documents a row of the support, products with all of them cost
+# less than fetching the supports of a batch.
+_MAX_DOCS_PER_MEMBER = 8
 
 
 class Problem(NamedTuple):
@@ -121,12 +125,9 @@ def solution_of(
     weights: `[num_docs]` >= 0.
     num_passes: The corpus products it took, the two made here among them.
   """
-  num_docs = problem.corpus.shape[0]
+  corpus = embeddings_of(problem)
+  num_docs = corpus.shape[0]
   indices = jnp.arange(num_docs, dtype=jnp.int32)
-  if isinstance(problem.corpus, corpora.AllDocuments):
-    corpus = problem.corpus.embeddings
-  else:
-    corpus = problem.corpus.rows(indices)
   residual = problem.query - linalg.matmul(weights, corpus)
   if problem.where is not None:
     indices = jnp.where(problem.where, indices, -1)
@@ -200,10 +201,11 @@ def attach(
     d query = corpus_A^T y,  d l1 = -sum y,  d l2 = -y . w_A,
     d corpus_A = y r^T - w_A (corpus_A^T y)^T.
 
-  y and w are placed among all documents, so that under `jax.vmap` the cotangent
-  of an array is a few products `[num_docs, batch] [batch, dim]`, and nothing of
-  `[batch, capacity, dim]` is made. An index has its supports' rows gathered.
-  Values are those of `solution`: without differentiation nothing is computed.
+  Only the rows of the support are fetched, so that under `jax.vmap` the
+  corpus's cotangent is one scatter of `[batch, capacity, dim]`, and devices
+  exchange no more. Of a small array all rows take part instead: a few products
+  `[num_docs, batch] [batch, dim]` are less than that. Values are those of
+  `solution`: without differentiation nothing is computed.
 
   Args:
     problem: What was solved; its leaves carry the derivative.
@@ -217,10 +219,11 @@ def attach(
   capacity = min(gradient.capacity, num_candidates)
   at: jax.Array | slice = slice(None)
   if capacity < num_candidates:
-    _, at = jax.lax.top_k(solution.weights, capacity)
+    _, at = topk.top_k(solution.weights, capacity)
   support, members = solution.weights[at], solution.indices[at]
   corpus = problem.corpus
-  if isinstance(corpus, corpora.AllDocuments):
+  few = corpus.shape[0] <= _MAX_DOCS_PER_MEMBER * capacity
+  if few and isinstance(corpus, corpora.AllDocuments):
     documents = corpus.embeddings
   else:
     documents = corpus.rows(members)

@@ -81,12 +81,14 @@ class WorkingSet:
     """
     checks.check_choice("gradient", gradient, self.differentiable_by)
     # Twice the support, so that a pass always leaves room for violators.
-    size = max(2 * self.capacity, num_candidates)
+    num_docs = problem.corpus.shape[0]
+    size = min(num_docs, max(2 * self.capacity, num_candidates))
     held = jax.lax.stop_gradient(problem)
-    if size < problem.corpus.shape[0]:
-      solution = self._search(held, size)
-    else:
+    is_array = isinstance(problem.corpus, corpora.AllDocuments)
+    if is_array and size == num_docs:
       solution = _solve_all(held)
+    else:
+      solution = self._search(held, size)
     return elastic_net.attach(problem, solution, gradient=gradient)
 
   def _search(
@@ -98,7 +100,7 @@ class WorkingSet:
     def violated(state: _State) -> jax.Array:
       """Whether to solve again: a candidate beside the support is above l1."""
       beside = jnp.where(state.weights > 0, -jnp.inf, state.correlation)
-      full = state.support_size() >= self.capacity
+      full = state.support_size() >= min(self.capacity, size)
       return (
         (jnp.max(beside) > problem.l1 + state.tol)
         & ~full
@@ -177,9 +179,10 @@ class WorkingSet:
     """
     size = state.weights.shape[0]
     pending = jnp.ones((), bool)
-    for some in elastic_net.ladder(self.capacity):
+    capacity = min(self.capacity, size)
+    for some in elastic_net.ladder(capacity):
       run = pending
-      if some < self.capacity:
+      if some < capacity:
         run &= 4 * state.support_size() < 3 * some
       state = control.when(
         run,
@@ -200,8 +203,8 @@ def _solve_all(problem: elastic_net.Problem) -> elastic_net.Solution:
 
   Under `jax.vmap` over queries the Gram matrix is computed once.
   """
-  num_docs = problem.corpus.shape[0]
-  rows = problem.corpus.rows(jnp.arange(num_docs, dtype=jnp.int32))
+  rows = elastic_net.embeddings_of(problem)
+  num_docs = rows.shape[0]
   gram, target = (
     linalg.matmul(rows, rows.T),
     linalg.products(rows, problem.query),

@@ -94,7 +94,7 @@ def collective_sizes(hlo):
 @per_case
 def test_the_gradient_gathers_no_corpus(case):
   """Devices exchange candidates and sums, and the gradient stays in place."""
-  num_docs = 4_096
+  num_docs = 8_192
   queries, corpus = make_inputs(num_docs, batch=2)
   mesh = sharding.make_mesh()
   with jax.set_mesh(mesh):
