@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from nnn_jax import types
-from nnn_jax.core import linalg, topk
+from nnn_jax.core import linalg, sharding, topk
 
 
 class Found(NamedTuple):
@@ -142,4 +142,4 @@ def searchable(corpus: types.Array | Searchable) -> Searchable:
   """An index as it is, an array as `AllDocuments`."""
   if isinstance(corpus, Searchable):
     return corpus
-  return AllDocuments(jnp.asarray(corpus))
+  return AllDocuments(sharding.keep_rows_placed(jnp.asarray(corpus)))
