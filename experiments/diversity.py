@@ -29,8 +29,6 @@ from nnn_jax.decoders import diversity, dpp, max_sum, mmr
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.solvers import kernels, selection
 
-_CONFIG = config_flags.DEFINE_config_file("config", "configs/diversity.py")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Results.", required=True)
 
 _diversity_config = diversity.DiversityConfig
 DECODERS: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -181,7 +179,7 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  config, workdir = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+  config, workdir = flags.FLAGS.config, pathlib.Path(flags.FLAGS.workdir)
   encoder = bi_encoder_lib.BiEncoder.from_pretrained(
     config.encoder,
     query_length=config.query_length,
@@ -203,4 +201,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  # Here, so that a program can import this beside another experiment.
+  config_flags.DEFINE_config_file("config", "configs/diversity.py")
+  flags.DEFINE_string("workdir", None, "Results.", required=True)
   app.run(main)
