@@ -29,7 +29,6 @@ from nnn_jax.decoders import diversity, dpp, max_sum, mmr
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.solvers import kernels, selection
 
-
 _diversity_config = diversity.DiversityConfig
 DECODERS: dict[str, tuple[Callable[..., Any], Any]] = {
   "MMR": (mmr.decode, mmr.MmrConfig()),
