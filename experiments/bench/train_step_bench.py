@@ -53,7 +53,7 @@ def decoder_config(solver: str, num_docs: int, capacity: int) -> nnn.NnnConfig:
   exact = stages.NnnStage(solver="working_set", capacity=capacity)
   config = exact.decoder_config(num_docs)
   if solver == _UNROLLED:
-    return nnn.NnnConfig(gradient=gradients.Unroll())
+    return nnn.NnnConfig(solver=fista.Fista(), gradient=gradients.Unroll())
   if solver.startswith("FISTA"):
     return nnn.NnnConfig(solver=fista.Fista(), gradient=config.gradient)
   return config
