@@ -11,7 +11,8 @@ from nnn_jax import types
 from nnn_jax.core import sharding
 
 # Measured in `experiments.bench.topk_bench`: a first level of maxima over
-# blocks of 32 pays once there are enough blocks for k of them to be few.
+# blocks of 32 pays at 10,000 to 100,000 documents and small k. At a million it
+# does not (results/cost.md): to be mended, or bounded.
 _BLOCK = 32
 _MIN_BLOCKS = 256
 _MIN_BLOCKS_PER_K = 4
