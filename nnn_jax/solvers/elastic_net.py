@@ -318,7 +318,7 @@ def _solve_system(documents, l2, members, active, b):
 
 def ladder(capacity: int) -> list[int]:
   """Sizes to try in turn, so that a small support costs little."""
-  return [size for size in (32, 128, 512) if size < capacity] + [capacity]
+  return [size for size in (32, 64, 128, 512) if size < capacity] + [capacity]
 
 
 def free_factor(gram: jax.Array, l2: jax.Array, free: jax.Array) -> jax.Array:
