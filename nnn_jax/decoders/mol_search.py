@@ -89,7 +89,7 @@ class BruteForce:
     block_size: Items scored at a time: memory, and speed, but not the answer.
   """
 
-  block_size: int = 512
+  block_size: int = 256
 
   def find(self, problem: Problem) -> Found:
     """Searches; see the module."""
