@@ -184,7 +184,12 @@ def world_of(name: str, num_docs: int) -> mol_worlds.World:
 
 def rows_of(name: str, num_docs: int, store: _Store) -> list[dict[str, Any]]:
   """Measures every search on one world, as far as that is not done."""
-  key = f"{name} {num_docs} {_SHAPE.value} {_DTYPE.value}"
+  settings = {
+    "random": f" noise {_NOISE.value:g} follow {_FOLLOW.value:g}",
+    "trained": f" {_STEPS.value} steps",
+  }
+  key = f"{name}{settings.get(name, '')} {num_docs}"
+  key += f" {_SHAPE.value} {_DTYPE.value}"
   done = store.rows.get(key, {})
   wanted = [*SEARCHES, *(PEERS if _PEERS.value else ())]
   if not all(search in done for search in wanted):
