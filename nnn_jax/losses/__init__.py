@@ -16,6 +16,9 @@ which it is not defined (no relevant document left, say) has loss 0 and gradient
 0, never NaN, so that such a query cannot spoil a batch. Documents outside
 `where` have gradient 0, whatever their score, infinite or NaN included.
 
+Losses of sampled items (`sampled_softmax`, `in_batch_softmax`) know documents
+by id and take the positive apart; `load_balancing` is of a mixture's gates.
+
 References:
   Non-negative Elastic Net Decoding for Information Retrieval, arXiv 2606.17910
   (2026), section 3.2 and appendix B.
@@ -24,11 +27,19 @@ References:
 """
 
 from nnn_jax.losses.ranking import in_batch_targets, info_nce, nnn_ranking_loss
+from nnn_jax.losses.sampled import (
+  in_batch_softmax,
+  load_balancing,
+  sampled_softmax,
+)
 from nnn_jax.losses.selection import fenchel_young
 
 __all__ = [
   "fenchel_young",
+  "in_batch_softmax",
   "in_batch_targets",
   "info_nce",
+  "load_balancing",
   "nnn_ranking_loss",
+  "sampled_softmax",
 ]
