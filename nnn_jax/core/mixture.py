@@ -142,7 +142,8 @@ def check_sides(
   hidden = jnp.shape(params.hidden_kernel)
   if len(hidden) != 2 or hidden[0] != pairs:
     raise ValueError(
-      f"params.hidden_kernel must be [{pairs}, hidden], got {hidden}."
+      f"params.hidden_kernel must be [{pairs}, hidden], got {hidden}; for "
+      "several sets of params, use jax.vmap over params."
     )
 
 
