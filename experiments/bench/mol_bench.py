@@ -52,6 +52,9 @@ _FOLLOW = flags.DEFINE_float("follow", 1.0, "Of the random world.")
 _STEPS = flags.DEFINE_integer("steps", 300, "Of training.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed calls; the median.")
 _CELL_S = flags.DEFINE_float("cell_s", 30.0, "About the time of a cell.")
+_SEARCHES = flags.DEFINE_list(
+  "searches", None, "Which rows, by name: all by default. Brute force is one."
+)
 _PEERS = flags.DEFINE_bool("peers", True, "Measure PyTorch, if installed.")
 _JSON = flags.DEFINE_string("json", None, "Where rows are kept.")
 
@@ -182,6 +185,18 @@ def world_of(name: str, num_docs: int) -> mol_worlds.World:
   return mol_worlds.load(pathlib.Path(name))
 
 
+def wanted_rows() -> list[str]:
+  """The rows asked for, brute force among them."""
+  known = [*SEARCHES, *(PEERS if _PEERS.value else ())]
+  asked = _SEARCHES.value or known
+  unknown = set(asked) - set(known)
+  if unknown:
+    raise ValueError(
+      f"searches {sorted(unknown)} are unknown: choose from {known}."
+    )
+  return [name for name in known if name in asked or name == BRUTE]
+
+
 def rows_of(name: str, num_docs: int, store: _Store) -> list[dict[str, Any]]:
   """Measures every search on one world, as far as that is not done."""
   settings = {
@@ -191,14 +206,15 @@ def rows_of(name: str, num_docs: int, store: _Store) -> list[dict[str, Any]]:
   key = f"{name}{settings.get(name, '')} {num_docs}"
   key += f" {_SHAPE.value} {_DTYPE.value}"
   done = store.rows.get(key, {})
-  wanted = [*SEARCHES, *(PEERS if _PEERS.value else ())]
+  wanted = wanted_rows()
   if not all(search in done for search in wanted):
     world = world_of(name, num_docs)
     calls = {search: ours(world, how) for search, how in SEARCHES.items()}
-    calls |= peers(world)
+    if set(PEERS) & set(wanted):
+      calls |= peers(world)
     targets = world.targets.tolist()
     for search, call in calls.items():
-      if search not in done:
+      if search in wanted and search not in done:
         row = measure(search, call, world)
         shown = {k: v for k, v in row.items() if k != "indices"}
         logging.info("%s: %s", key, shown)

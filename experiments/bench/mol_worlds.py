@@ -181,7 +181,7 @@ def trained_world(
     return optax.apply_updates(weights, updates), state
 
   state = optimizer.init(weights)
-  for i in tqdm.trange(num_steps, desc="training"):
+  for i in tqdm.trange(num_steps, desc="training", mininterval=5.0):
     rows = rng.integers(num_docs, size=128)
     batch = scale * view(rows), scale * vectors[rows], rows.astype(np.int32)
     weights, state = step(weights, state, *batch, jax.random.key(i))

@@ -196,6 +196,7 @@ def test_coarse_search_needs_its_slack():
     mol.Combined(per_embedding=1, average=4),
     mol.TwoPass(num=6),
   ],
+  ids=repr,
 )
 def test_the_corrected_bound_holds(search):
   batch = worlds(8, 2_000, copies=False)
@@ -233,12 +234,11 @@ def test_the_printed_bound_is_false():
 def test_every_search_finds_everything_when_it_scores_everything():
   params, query, items = worlds(9, 20)
   brute = decode_worlds(params, query, items, mol.BruteForce())
-  for search in (mol.Average(num=100), mol.TwoPass(num=NUM_DOCS)):
-    found = decode_worlds(params, query, items, search)
-    np.testing.assert_array_equal(found.indices, brute.indices)
-    assert found.aux.exact.all()
-    assert (found.aux.num_scored == NUM_DOCS).all()
-    assert (found.aux.rest == -np.inf).all()
+  found = decode_worlds(params, query, items, mol.Average(num=100))
+  np.testing.assert_array_equal(found.indices, brute.indices)
+  assert found.aux.exact.all()
+  assert (found.aux.num_scored == NUM_DOCS).all()
+  assert (found.aux.rest == -np.inf).all()
 
 
 def one_world(seed=10):

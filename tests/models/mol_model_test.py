@@ -1,5 +1,6 @@
 """Tests of nnn_jax.models.mol."""
 
+import functools
 import pathlib
 
 import jax
@@ -63,6 +64,7 @@ def reference(golden):
   return model
 
 
+@functools.cache
 def small(**changes):
   settings = dict(
     query_dim=6,
@@ -77,6 +79,28 @@ def small(**changes):
   )
   config = mol.MolConfig(**(settings | changes))
   return mol.Mol(config, rngs=nnx.Rngs(0))
+
+
+@nnx.jit
+def queries_of(model, query, user_ids=None):
+  return model.queries(query, user_ids)
+
+
+@nnx.jit
+def all_of(model, query, item, key=None):
+  """(phi, pi, query side, item side); a key drops gates alone."""
+  queries, items = model.queries(query), model.items(item)
+  rngs = None if key is None else nnx.Rngs(dropout=key)
+  return *model(queries, items, rngs=rngs), queries, items
+
+
+@jax.jit
+def each_pair(params, f, a, g, b):
+  def one(f, a, g, b):
+    sides = mixture.QuerySide(f, a), mixture.ItemSide(g, b)
+    return mixture.similarity(params, *sides)[0]
+
+  return jax.vmap(one)(f, a, g, b)
 
 
 def normal(seed, *shape):
@@ -148,9 +172,9 @@ def test_finite_differences_in_float64():
 )
 def test_leading_axes_broadcast(query, item):
   model = small()
-  queries = model.queries(normal(0, *query, 6))
-  items = model.items(normal(1, *item, 5))
-  phi, pi = model(queries, items)
+  phi, pi, queries, items = all_of(
+    model, normal(0, *query, 6), normal(1, *item, 5)
+  )
   shape = np.broadcast_shapes(query, item)
   assert phi.shape == shape
   assert pi.shape == (*shape, 6)
@@ -158,22 +182,17 @@ def test_leading_axes_broadcast(query, item):
     jnp.broadcast_to(x, (*shape, *x.shape[-n:])).reshape(-1, *x.shape[-n:])
     for x, n in zip((*queries, *items), (2, 1, 2, 1), strict=True)
   ]
-  for i in range(phi.size):
-    f, a, g, b = (x[i] for x in flat)
-    one, _ = model(mixture.QuerySide(f, a), mixture.ItemSide(g, b))
-    np.testing.assert_allclose(phi.ravel()[i], one, atol=1e-4)
+  ones = each_pair(model.params(), *flat)
+  np.testing.assert_allclose(phi.ravel(), ones, atol=1e-4)
 
 
 def test_dropout_needs_rngs_and_keeps_the_mixture():
   model = small(gate_dropout=0.5, item_dropout=0.3, query_dropout=0.3)
   query, item = normal(0, 40, 1, 6), normal(1, 30, 5)
-  fixed = model(model.queries(query), model.items(item))
-  again = model(model.queries(query), model.items(item))
-  np.testing.assert_array_equal(fixed[0], again[0])
+  fixed = all_of(model, query, item)
 
   def dropped(seed):
-    rngs = nnx.Rngs(dropout=seed)
-    return model(model.queries(query), model.items(item), rngs=rngs)
+    return all_of(model, query, item, jax.random.key(seed))[:2]
 
   phi, pi = dropped(0)
   np.testing.assert_array_equal(pi, fixed[1])  # pi is that before its dropout.
@@ -186,13 +205,13 @@ def test_dropout_needs_rngs_and_keeps_the_mixture():
   changed = model.items(item, rngs=rngs).components
   norms = np.linalg.norm(changed, axis=-1)
   np.testing.assert_allclose(norms[norms > 0], 1.0, atol=1e-5)
-  assert np.abs(changed - model.items(item).components).max() > 0.1
+  assert np.abs(changed - fixed[3].components).max() > 0.1
 
 
 def test_user_components():
   model = small(num_user_components=2, num_user_rows=3, user_dropout=0.5)
   query = normal(0, 4, 6)
-  side = model.queries(query, np.asarray([0, 1, 3, 4]))
+  side = queries_of(model, query, np.asarray([0, 1, 3, 4]))
   assert side.components.shape == (4, 3, 4)
   own = side.components[:, 1:]
   np.testing.assert_array_equal(own[0], own[2])  # 3 mod 3 = 0.
