@@ -26,12 +26,14 @@ import pathlib
 import socket
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
+from nnn_jax import files
 from nnn_jax.data import interactions, records
 
 FEATURES = {
@@ -173,14 +175,15 @@ def source_archive(
     return source_files(dl_manager, dict.fromkeys(names, url), optional=optional)
   paths, origin = source_files(dl_manager, {url.rsplit("/", 1)[-1]: url})
   (archive,) = paths.values()
-  root = pathlib.Path(
-    dl_manager.extract(
-      tfds.download.Resource(
-        path=archive, extract_method=tfds.download.ExtractMethod.ZIP
-      )
-    )
-  )
-  found = {path.name: path for path in root.rglob("*") if path.name in names}
+  found = {}
+  # TFDS extracts by way of TensorFlow, which is not needed for anything else.
+  with zipfile.ZipFile(archive) as opened:
+    for member in opened.namelist():
+      name = member.rsplit("/", 1)[-1]
+      if name in names:
+        found[name] = archive.parent / f"{archive.name}.extracted" / name
+        with opened.open(member) as data:
+          files.write(found[name], data.read())
   missing = set(names) - set(found) - set(optional)
   if missing:
     raise FileNotFoundError(f"{url} lacks {', '.join(sorted(missing))}")

@@ -112,7 +112,7 @@ class Embedding(nnx.Module):
   def __init__(self, config: SequenceConfig, *, rngs: nnx.Rngs):
     self.config = config
     normal = jax.nn.initializers.truncated_normal
-    self.items = nnx.Param(
+    self.table = nnx.Param(
       normal(0.02)(rngs.params(), (config.num_items + 1, config.dim))
     )
     self.positions = nnx.Param(
@@ -131,8 +131,8 @@ class Embedding(nnx.Module):
     Returns:
       x `[batch, length, dim]` and mask `[batch, length, 1]`, 1 at items.
     """
-    mask = (ids != 0)[..., None].astype(self.items.dtype)
-    x = self.items[...][ids] * math.sqrt(self.config.dim)
+    mask = (ids != 0)[..., None].astype(self.table.dtype)
+    x = self.table[...][ids] * math.sqrt(self.config.dim)
     x = x + self.positions[...][None, : ids.shape[1]]
     return dropout(x, self.config.dropout, key) * mask, mask
 
@@ -142,7 +142,7 @@ class Embedding(nnx.Module):
     Args:
       ids: `[...]`; None for all items in order, id 1 first, no padding.
     """
-    table = self.items[...]
+    table = self.table[...]
     rows = table[1:] if ids is None else table[ids]
     return normalize(rows, self.config.output)
 
