@@ -1,27 +1,4 @@
-"""Pure training losses over scores, one value a query.
-
-Every loss has one signature,
-
-  loss(scores, labels, *, ..., where=None, num_rest=0) -> [...]
-
-with `scores`, `labels` and `where` of one shape `[..., num_docs]`. `labels`
-says which documents are relevant (bool, or a grade above zero), `where` which
-documents exist (None: all). The caller averages over queries.
-
-The documents may be a short list out of a large corpus: `num_rest` (a number,
-or `[...]`) more documents, irrelevant and of score 0, count as if listed.
-
-A loss is computed in the dtype of `scores`, at least float32. A query for
-which it is not defined (no relevant document left, say) has loss 0 and gradient
-0, never NaN, so that such a query cannot spoil a batch. Documents outside
-`where` have gradient 0, whatever their score, infinite or NaN included.
-
-References:
-  Non-negative Elastic Net Decoding for Information Retrieval, arXiv 2606.17910
-  (2026), section 3.2 and appendix B.
-  van den Oord, Li and Vinyals (2018), Representation Learning with Contrastive
-  Predictive Coding, arXiv 1807.03748.
-"""
+"""Losses over ranked scores, and the targets of in-batch training."""
 
 from __future__ import annotations
 
@@ -29,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nnn_jax import types
-from nnn_jax.core import linalg
-from nnn_jax.solvers import kernels, quadratic, relaxation
+from nnn_jax.losses import common
 
 
 def nnn_ranking_loss(
@@ -91,14 +67,16 @@ def nnn_ranking_loss(
   >>> print(f"{loss:.4f} {0.15 * jnp.log(3.0) + 0.1 * jnp.log(2.0):.4f}")
   0.2341 0.2341
   """
-  scores, relevant, exists = _prepare(scores, labels, where)
-  _check_temperature(temperature)
+  scores, relevant, exists = common.prepare(scores, labels, where)
+  common.check_temperature(temperature)
   num_rest = jnp.asarray(num_rest)
   irrelevant = exists & ~relevant
   defined = relevant.any(axis=-1) & (irrelevant.any(axis=-1) | (num_rest > 0))
-  loss = temperature * _logsumexp(-scores / temperature, relevant)
+  loss = temperature * common.logsumexp(-scores / temperature, relevant)
   loss += (
-    gamma * temperature * _logsumexp(scores / temperature, irrelevant, num_rest)
+    gamma
+    * temperature
+    * common.logsumexp(scores / temperature, irrelevant, num_rest)
   )
   # relu and not maximum: its gradient at the kink is 0, not one half.
   return jnp.where(defined, jax.nn.relu(loss), 0.0)
@@ -145,99 +123,14 @@ def info_nce(
   >>> print(losses.info_nce(scores, jnp.eye(2, dtype=bool)).round(4))
   [0.6931 0.6931]
   """
-  scores, positive, exists = _prepare(scores, labels, where)
-  _check_temperature(temperature)
+  scores, positive, exists = common.prepare(scores, labels, where)
+  common.check_temperature(temperature)
   logits = scores / temperature
   num_positives = positive.sum(axis=-1)
   total = jnp.where(positive, logits, 0.0).sum(axis=-1)
   mean = total / jnp.maximum(num_positives, 1).astype(total.dtype)
-  total = _logsumexp(logits, exists, jnp.asarray(num_rest))
+  total = common.logsumexp(logits, exists, jnp.asarray(num_rest))
   return jnp.where(num_positives > 0, total - mean, 0.0)
-
-
-def fenchel_young(
-  scores: types.Array,
-  labels: types.Array,
-  corpus: types.Array,
-  *,
-  trade_off: types.Scalar = 0.5,
-  strength: float = 1.0,
-  where: types.Array | None = None,
-) -> jax.Array:
-  r"""Fenchel-Young loss of selecting the labelled set by `decoders.diversity`.
-
-  With y the indicator of the k labelled documents, c the scores, K = corpus
-  corpus^T and f the concave relaxation of the selection's objective,
-
-    f(x) = trade_off (k - 1) c . x
-           + (1 - trade_off) (diag(K) . x - x^T K x)
-           + strength sum x_i (1 - x_i)
-    loss = max_x f(x) - f(y)  over  0 <= x <= 1, sum(x) = k
-
-  It is >= 0, zero where y is the relaxation's optimum x*, convex in c, and its
-  gradient in c is trade_off (k - 1) (x* - y): documents the selection
-  would take wrongly go down, those it misses go up, and similarity to what is
-  taken anyway counts. The gradient reaches the corpus too.
-
-  Source: Blondel, Martins and Niculae (2020), Learning with Fenchel-Young
-  losses; the relaxation is f_{-mu} of arXiv 2604.02554, with mu =
-  strength / (1 - trade_off).
-
-  Args:
-    scores: `[..., num_docs]`, such as queries @ corpus.T.
-    labels: `[..., num_docs]`, True (or above 0) in the set to be selected.
-    corpus: `[num_docs, dim]`.
-    trade_off: of the decoder, 0 to 1.
-    strength: of the relaxation, > 0; static.
-    where: `[..., num_docs]` bool, the documents that exist.
-
-  Returns:
-    `[...]`, one loss a query; 0 (with gradient 0) for a query without labels.
-
-  Raises:
-    ValueError: if shapes do not fit or `strength` is not positive.
-
-  >>> import jax.numpy as jnp
-  >>> from nnn_jax import losses
-  >>> labels = jnp.array([True, True, False])
-  >>> good, bad = jnp.array([9.0, 9.0, 0.0]), jnp.array([0.0, 0.0, 9.0])
-  >>> print(losses.fenchel_young(good, labels, jnp.eye(3)))
-  0.0
-  >>> bool(losses.fenchel_young(bad, labels, jnp.eye(3)) > 1.0)
-  True
-  """
-  scores, labelled, exists = _prepare(scores, labels, where)
-  rows = jnp.asarray(corpus)
-  if rows.ndim != 2 or rows.shape[0] != scores.shape[-1]:
-    raise ValueError(
-      f"corpus must be [num_docs, dim] with num_docs = {scores.shape[-1]} of "
-      f"scores, got {rows.shape}."
-    )
-  rows = rows.astype(linalg.compute_dtype(scores, rows))
-  smooth = relaxation.Concave(strength=strength)
-
-  def one(c, y, allowed):
-    x_labelled = y.astype(rows.dtype)
-    total = jnp.sum(x_labelled)
-    problem = quadratic.Problem(
-      trade_off * jnp.maximum(total - 1.0, 1.0) * c,
-      1.0 - jnp.asarray(trade_off, rows.dtype),
-      kernels.Linear().similarity(rows),
-      allowed,
-      total,
-    )
-
-    def f(x):
-      product = problem.similarity.product(x)
-      return quadratic.value(problem, x, product, 0.0) + smooth.regularizer(x)
-
-    # By Danskin's theorem the optimum is a constant to differentiation.
-    optimum = smooth.solve(jax.lax.stop_gradient(problem))
-    return jnp.where(total > 0, f(optimum) - f(x_labelled), 0.0)
-
-  batch, num_docs = scores.shape[:-1], scores.shape[-1]
-  inputs = [x.reshape(-1, num_docs) for x in (scores, labelled, exists)]
-  return jax.vmap(one)(*inputs).reshape(batch)
 
 
 def in_batch_targets(
@@ -308,50 +201,3 @@ def in_batch_targets(
     false_negative |= positive[:, None] == positive[None, :]
     where = where & (own | ~false_negative)
   return labels, where
-
-
-def _prepare(
-  scores: types.Array, labels: types.Array, where: types.Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Checks shapes; returns scores, relevant (inside where) and where."""
-  scores, labels = jnp.asarray(scores), jnp.asarray(labels)
-  if scores.ndim < 1:
-    raise ValueError("scores must be [..., num_docs], got a scalar.")
-  named = {"labels": labels}
-  if where is not None:
-    named["where"] = where = jnp.asarray(where)
-  for name, array in named.items():
-    if array.shape != scores.shape:
-      raise ValueError(
-        f"{name} has shape {array.shape} but scores has shape {scores.shape}; "
-        "they must be equal (spread a shared array with jnp.broadcast_to)."
-      )
-  if where is None:
-    where = jnp.ones(scores.shape, bool)
-  if where.dtype != jnp.bool_:
-    raise ValueError(f"where must be bool, got {where.dtype}.")
-  scores = scores.astype(linalg.compute_dtype(scores))
-  # A masked score may be -inf or NaN; it must not reach a product or a
-  # gradient.
-  return jnp.where(where, scores, 0.0), (labels > 0) & where, where
-
-
-def _check_temperature(temperature: types.Scalar) -> None:
-  if isinstance(temperature, (int, float)) and temperature <= 0:
-    raise ValueError(f"temperature must be positive, got {temperature}.")
-
-
-def _logsumexp(
-  x: jax.Array, where: jax.Array, num_rest: jax.Array | int = 0
-) -> jax.Array:
-  """Log-sum-exp over `where` and num_rest zeros; finite where none is left."""
-  # The log of an empty sum is -inf and its gradient NaN, even behind a later
-  # jnp.where: let empty rows (whose value has no meaning) sum to one instead.
-  rest = jnp.broadcast_to(num_rest, x.shape[:-1])[..., None].astype(x.dtype)
-  rest = jnp.where(where.any(axis=-1, keepdims=True) | (rest > 0), rest, 1.0)
-  x = jnp.where(where, x, 0.0)
-  return jax.nn.logsumexp(
-    jnp.concatenate([x, jnp.zeros_like(rest)], axis=-1),
-    axis=-1,
-    b=jnp.concatenate([where.astype(x.dtype), rest], axis=-1),
-  )
