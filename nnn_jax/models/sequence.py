@@ -4,9 +4,11 @@ A history is a row of item ids, oldest first, padded on the right with id 0:
 
   x_t = dropout(E[id_t] sqrt(dim) + P[t]),  0 at padding
 
-Output t reads the ids up to t and predicts id t + 1. Both ends are normalised
-alike, so that a query and an item compare by their directions: "l2" to unit
-norm, or "layer_norm" to zero mean and unit variance, without learned scale.
+Output t reads the ids up to t and predicts id t + 1. With output "l2" it has
+unit norm, and so has an item's vector E[id]: they compare by their directions.
+With "layer_norm" it has zero mean and unit variance, without learned scale, and
+an item's vector is E[id] itself, for a similarity that normalises what it makes
+of both.
 
 Reference: arXiv 2407.15462 (Retrieval with Learned Similarities), section 5.
 """
@@ -87,7 +89,7 @@ def layer_norm(x: jax.Array, eps: float) -> jax.Array:
 
 
 def normalize(x: jax.Array, output: Output) -> jax.Array:
-  """An output, or an item embedding, as it is compared."""
+  """An output of a sequence model."""
   if output == "layer_norm":
     return layer_norm(x, _EPS)
   return linalg.normalize(x, eps=_EPS)
@@ -144,7 +146,9 @@ class Embedding(nnx.Module):
     """
     table = self.table[...]
     rows = table[1:] if ids is None else table[ids]
-    return normalize(rows, self.config.output)
+    if self.config.output == "l2":
+      rows = linalg.normalize(rows, eps=_EPS)
+    return rows
 
 
 def check_inputs(

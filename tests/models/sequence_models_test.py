@@ -10,7 +10,7 @@ from flax import nnx
 
 from nnn_jax.models import hstu, sasrec, sequence
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "mol"
 OUTPUT = {"l2": "l2", "ln": "layer_norm"}
 SIZES = {"num_items": 30, "length": 11, "dim": 12, "num_blocks": 2}
 
@@ -178,3 +178,5 @@ def test_item_vectors_leave_padding_out():
   norms = jnp.linalg.norm(everything, axis=-1)
   np.testing.assert_allclose(norms, 1.0, atol=1e-5)
   assert not sequence.normalize(jnp.zeros(3), "l2").any()
+  raw = _small("sasrec", output="layer_norm").embedding
+  np.testing.assert_array_equal(raw.item_vectors(), raw.table[...][1:])
