@@ -20,9 +20,9 @@ Reference: arXiv 2407.15462 (Retrieval with Learned Similarities), section 5.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from nnn_jax import losses
+from nnn_jax import losses, types
 from nnn_jax.data import sequences
+from nnn_jax.decoders import dense, mol
 from nnn_jax.models import recommender as recommender_lib
 from nnn_jax.training import loop
 
@@ -48,6 +49,7 @@ class RecommendStage:
 
   Attributes:
     num_epochs: At most.
+    passes: Over the users, in one epoch: validation follows an epoch.
     batch_size: Users a step.
     learning_rate: Of AdamW (.9, .98), constant.
     weight_decay: Of AdamW.
@@ -62,6 +64,7 @@ class RecommendStage:
   """
 
   num_epochs: int = 101
+  passes: int = 1
   batch_size: int = 128
   learning_rate: float = 1e-3
   weight_decay: float = 0.0
@@ -188,3 +191,194 @@ def summarize(ranks: np.ndarray) -> loop.Metrics:
   ranks = np.asarray(ranks, float)
   values = {f"hr@{k}": float(np.mean(ranks <= k)) for k in KS}
   return values | {"mrr": float(np.mean(1.0 / ranks))}
+
+
+class Search(NamedTuple):
+  """How a recommender's items are ranked.
+
+  Attributes:
+    decode: A decoder.
+    params: Its traced parameters.
+    config: Its static choices.
+  """
+
+  decode: Callable[..., types.DecodeResult]
+  params: Any
+  config: Any
+
+
+def exact_search(model: Recommender) -> Search:
+  """The decoder that scores every item with the model's similarity."""
+  if isinstance(model.similarity, recommender_lib.Dot):
+    return Search(dense.decode, (), dense.DenseConfig())
+  config = mol.MolConfig(search=mol.BruteForce())
+  return Search(mol.decode, model.similarity.params(), config)
+
+
+def rank_targets(
+  model: Recommender,
+  histories: sequences.Histories,
+  *,
+  remove_seen: bool = True,
+  batch_size: int = 64,
+) -> np.ndarray:
+  """Ranks every item for each history, and says where its target stands.
+
+  Args:
+    model: In evaluation.
+    histories: A validation or test split.
+    remove_seen: Leave out the items of the whole history, also those before
+      the window that the model reads. A target among them is a miss.
+    batch_size: Histories encoded at a time.
+
+  Returns:
+    `[num]` float32, see `target_ranks`; infinite at a miss.
+  """
+  graphdef, state = nnx.split(model)
+  items = _item_side(graphdef, state)
+  length = model.config.sequence.length - 1
+  ranks = []
+  for start in range(0, len(histories), batch_size):
+    rows = np.arange(start, start + batch_size) % len(histories)
+    batch = histories.take(rows)  # The last one is filled up from the start.
+    unseen = np.ones((batch_size, histories.num_items), bool)
+    found = _rank_batch(
+      graphdef,
+      state,
+      items,
+      batch.padded(length),
+      batch.unseen() if remove_seen else unseen,
+      batch.targets - 1,
+    )
+    ranks.append(np.asarray(found))
+  return np.concatenate(ranks)[: len(histories)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _item_side(graphdef, state):
+  return nnx.merge(graphdef, state).items()
+
+
+@partial(jax.jit, static_argnums=0)
+def _rank_batch(graphdef, state, items, batch, unseen, targets):
+  model = nnx.merge(graphdef, state)
+  search = exact_search(model)
+  queries = model.queries(
+    batch["ids"],
+    batch.get("timestamps"),
+    last=batch["last"],
+    users=batch["query"],
+  )
+
+  def one(inputs):
+    query, where, target = inputs
+    result = search.decode(
+      search.params,
+      query,
+      items,
+      k=unseen.shape[1],
+      config=search.config,
+      where=where,
+    )
+    return target_ranks(result.indices, result.scores, target)
+
+  return jax.lax.map(one, (queries, unseen, targets), batch_size=16)
+
+
+@partial(jax.jit, static_argnums=0)
+def _target_gates(graphdef, state, batch, targets):
+  """The gates of (history, target) pairs, `[num, P]`."""
+  model = nnx.merge(graphdef, state)
+  queries = model.queries(
+    batch["ids"],
+    batch.get("timestamps"),
+    last=batch["last"],
+    users=batch["query"],
+  )
+  vectors = model.sequence.embedding.item_vectors(targets)
+  return model.similarity(queries, model.similarity.items(vectors))[1]
+
+
+def gate_usage(
+  model: Recommender, histories: sequences.Histories
+) -> loop.Metrics:
+  """How a mixture's gates are used on pairs of a history and its target.
+
+  Returns:
+    "gate_NN", the mean of pi_NN; "gates_used", exp of the entropy of these
+    means, between 1 and P; "gates_per_pair", exp of the mean entropy of pi. No
+    entry for a similarity without gates.
+  """
+  graphdef, state = nnx.split(model)
+  batch = histories.padded(model.config.sequence.length - 1)
+  gates = _target_gates(graphdef, state, batch, histories.targets)
+  if gates is None:
+    return {}
+  pi = np.asarray(gates, float)
+  mean = pi.mean(axis=0)
+  usage = {f"gate_{n:02d}": float(share) for n, share in enumerate(mean)}
+
+  def entropy(p):
+    return -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1)
+
+  return usage | {
+    "gates_used": float(np.exp(entropy(mean))),
+    "gates_per_pair": float(np.exp(entropy(pi).mean())),
+  }
+
+
+def task(
+  model: Recommender,
+  dataset: sequences.SequenceDataset,
+  stage: RecommendStage,
+  *,
+  seed: int,
+) -> loop.Task:
+  """Training of a recommender; params are its state.
+
+  Args:
+    model: At its start.
+    dataset: With the splits of `sequences.leave_one_out`.
+    stage: Settings.
+    seed: Of batches, negatives, dropout and the users of validation.
+  """
+  train = sequences.leave_one_out(dataset, "train")
+  validation = sequences.leave_one_out(dataset, "validation")
+  num_users = stage.num_validation_users
+  if num_users is not None and num_users < len(validation):
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(len(validation), size=num_users, replace=False)
+    validation = validation.take(np.sort(rows))
+  windows = sequences.train_batches(
+    train,
+    length=model.config.sequence.length - 1,
+    batch_size=stage.batch_size,
+    seed=seed,
+    window=stage.window,
+  )
+  num_trainable = sequences.num_trainable(train)
+  graphdef, params = nnx.split(model)
+
+  def batch_fn(step: int) -> dict[str, np.ndarray]:
+    return {**windows[step], "step": np.int32(step)}
+
+  def loss_fn(params, frozen, batch):
+    del frozen
+    # Of the step alone, so that a resumed run draws what it would have drawn.
+    key = jax.random.fold_in(jax.random.key(seed), batch["step"])
+    return pair_loss(nnx.merge(graphdef, params), batch, stage, key)
+
+  def eval_fn(params):
+    current = nnx.merge(graphdef, params)
+    ranks = rank_targets(current, validation)
+    return summarize(ranks) | gate_usage(current, validation)
+
+  return loop.Task(
+    params=params,
+    frozen=(),
+    loss_fn=loss_fn,
+    batch_fn=batch_fn,
+    eval_fn=eval_fn,
+    steps_per_epoch=stage.passes * (num_trainable // stage.batch_size),
+    monitor=MONITOR,
+  )
