@@ -68,6 +68,43 @@ class ItemSide(NamedTuple):
   gate: types.Array
 
 
+class CachedItems(NamedTuple):
+  """The items of an index, in any float dtype; `indexes.mixture` builds it.
+
+  Attributes:
+    components: `[num_docs, P_X, dim]`.
+    gate: `[num_docs, P]`, b(x).
+    mean: `[num_docs, dim]`, of an item's components.
+    longest: The largest norm of a component, a scalar.
+    coarse: `[num_docs, P_X, dim]` bfloat16, the components for a first pass; or
+      None, for the components themselves.
+  """
+
+  components: types.Array
+  gate: types.Array
+  mean: types.Array
+  longest: types.Array
+  coarse: types.Array | None = None
+
+
+def cache(items: ItemSide) -> CachedItems:
+  """Adds what the searches need, in the compute dtype.
+
+  >>> components = jnp.asarray([[[0.0, 1.0], [1.0, 0.0]]])
+  >>> cached = cache(ItemSide(components, jnp.ones((1, 2))))
+  >>> cached.mean.tolist(), float(cached.longest)
+  ([[0.5, 0.5]], 1.0)
+  """
+  components = jnp.asarray(items.components, linalg.compute_dtype(*items))
+  square = jnp.max(jnp.sum(components**2, axis=-1))
+  return CachedItems(
+    components,
+    jnp.asarray(items.gate),
+    jnp.mean(components, axis=-2),
+    jnp.sqrt(square),
+  )
+
+
 def check_sides(
   params: MixtureParams, queries: QuerySide, items: ItemSide
 ) -> None:

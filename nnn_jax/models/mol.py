@@ -311,6 +311,8 @@ class Mol(nnx.Module):
   def params(self) -> mixture.MixtureParams:
     """What `core.mixture` and the decoder need of the model, traced."""
     gate = self.pair_gate
+    assert gate.hidden.bias is not None
+    assert gate.output.bias is not None
     return mixture.MixtureParams(
       hidden_kernel=gate.hidden.kernel[...],
       hidden_bias=gate.hidden.bias[...],
