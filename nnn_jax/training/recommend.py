@@ -33,6 +33,7 @@ from flax import nnx
 from nnn_jax import losses, types
 from nnn_jax.data import sequences
 from nnn_jax.decoders import dense, mol
+from nnn_jax.indexes import mixture
 from nnn_jax.models import recommender as recommender_lib
 from nnn_jax.training import loop
 
@@ -235,7 +236,7 @@ def rank_targets(
     `[num]` float32, see `target_ranks`; infinite at a miss.
   """
   graphdef, state = nnx.split(model)
-  items = _item_side(graphdef, state)
+  items = item_index(model)
   length = model.config.sequence.length - 1
   ranks = []
   for start in range(0, len(histories), batch_size):
@@ -257,6 +258,14 @@ def rank_targets(
 @partial(jax.jit, static_argnums=0)
 def _item_side(graphdef, state):
   return nnx.merge(graphdef, state).items()
+
+
+def item_index(model: Recommender) -> Any:
+  """All items, id 1 first, as the decoder of `exact_search` reads them."""
+  items = _item_side(*nnx.split(model))
+  if isinstance(model.similarity, recommender_lib.Dot):
+    return items
+  return mixture.build(items)
 
 
 @partial(jax.jit, static_argnums=0)
