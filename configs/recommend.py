@@ -42,8 +42,8 @@ _PUBLISHED = {
 # Epochs, passes an epoch, and users a step, that suit the number of users.
 _REDUCED = {
   "synthetic_interests": (10, 3, 32),
-  "movielens/latest_small": (16, 4, 32),
-  "movielens/1m": (20, 1, 64),
+  "movielens/latest_small": (20, 6, 16),
+  "movielens/1m": (20, 1, 32),
 }
 _REDUCED_DEFAULT = (20, 1, 128)
 
