@@ -2,6 +2,8 @@
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
 
+With a mixture of logits as well: --stages=dense,nnn_tr,mol.
+
 Runs in minutes on 2 CPU cores; `make demo` runs it with the evaluation.
 """
 
@@ -14,7 +16,7 @@ def get_config() -> ml_collections.ConfigDict:
   config = base.get_config()
   config.dataset = "api_docs"
   config.query_length = 48
-  for stage in (config.dense, config.nnn_tr):
+  for stage in (config.dense, config.nnn_tr, config.mol):
     stage.num_epochs = 1
     stage.learning_rate = 5e-5
   return config

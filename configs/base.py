@@ -1,7 +1,7 @@
 """Settings that the experiments share; each config says what it changes.
 
 The stages' settings and their published defaults are documented in
-`nnn_jax.training.stages`.
+`nnn_jax.training.stages` and `nnn_jax.training.mol_stage`.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import dataclasses
 import ml_collections
 from ml_collections import config_dict
 
-from nnn_jax.training import stages
+from nnn_jax.training import mol_stage, stages
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -39,6 +39,9 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.nnn_tr = ml_collections.ConfigDict(
     dataclasses.asdict(stages.NnnStage())
+  )
+  config.mol = ml_collections.ConfigDict(
+    dataclasses.asdict(mol_stage.MolStage())
   )
   config.nnn_tr.remat_every = config_dict.placeholder(int)
   # None: what suits the solver.

@@ -8,15 +8,17 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from absl import logging
 
 from experiments import report
 from nnn_jax import metrics, retriever
-from nnn_jax.core import checks
+from nnn_jax.core import checks, mixture
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import dense, diversity, mmr, nnn
+from nnn_jax.decoders import dense, diversity, mmr, mol, nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.models import text_mol
 from nnn_jax.solvers import fista
 from nnn_jax.training import selection
 
@@ -29,14 +31,15 @@ class Method(NamedTuple):
     stage: The trained bi-encoder that it decodes.
     decode: The decoder.
     config: Its static choices.
-    candidates: Parameters to choose from, on validation.
+    candidates: Parameters to choose from, on validation; None where they are
+      the trained model's own.
   """
 
   label: str
   stage: str
   decode: Callable[..., Any]
   config: Any
-  candidates: Sequence[Any]
+  candidates: Sequence[Any] | None
 
 
 _DENSE = (dense.decode, dense.DenseConfig(), [()])
@@ -61,7 +64,20 @@ METHODS = {
   # What of NNN-Tr's gain is the encoder's, and what the decoder's.
   "dense_tr": Method("dense, NNN-Tr encoder", "nnn_tr", *_DENSE),
   "nnn_tr": Method("NNN-Tr", "nnn_tr", *_NNN, selection.penalty_grid()),
+  # Every item is scored: the corpora of the comparison are small.
+  "mol": Method(
+    "MoL", "mol", mol.decode, mol.MolConfig(search=mol.BruteForce()), None
+  ),
 }
+
+Retriever = bi_encoder_lib.BiEncoder | text_mol.TextMolRetriever
+
+
+def load_retriever(folder: pathlib.Path) -> Retriever:
+  """What a stage left, of whichever kind."""
+  if text_mol.is_saved_in(folder):
+    return text_mol.TextMolRetriever.load(folder)[0]
+  return bi_encoder_lib.BiEncoder.load(folder)[0]
 
 
 class Chosen(NamedTuple):
@@ -79,11 +95,25 @@ class Chosen(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-  """Attributes: queries `[num_queries, dim]`, corpus, labels."""
+  """Queries and corpus as the decoder takes them.
 
-  queries: np.ndarray
-  corpus: np.ndarray
+  Attributes:
+    queries: `[num_queries, dim]`, or the query sides of a mixture.
+    corpus: `[num_docs, dim]`, or the item sides of a mixture.
+    labels: `[num_queries, num_docs]`.
+  """
+
+  queries: Any
+  corpus: Any
   labels: np.ndarray
+
+
+def vectors(rows: Any) -> np.ndarray:
+  """One vector a text: of a mixture the mean of its components, unit norm."""
+  if isinstance(rows, np.ndarray):
+    return rows
+  mean = rows.components.mean(axis=1)
+  return mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
 
 
 class Encoded:
@@ -95,13 +125,19 @@ class Encoded:
 
   def __init__(
     self,
-    bi_encoder: bi_encoder_lib.BiEncoder,
+    bi_encoder: Retriever,
     identity: str,
     folder: pathlib.Path,
   ):
     self._bi_encoder = bi_encoder
     self._identity = identity
     self._folder = folder
+
+  def params(self) -> Any:
+    """The decoder's parameters, of a model that has some of its own."""
+    if isinstance(self._bi_encoder, bi_encoder_lib.BiEncoder):
+      raise ValueError("a bi-encoder has no parameters for a decoder.")
+    return self._bi_encoder.params()
 
   def split(self, dataset: pipeline.RetrievalDataset, name: str) -> Embeddings:
     """Embeds one query split and the corpus, or reads them back."""
@@ -116,7 +152,7 @@ class Encoded:
       queries.labels(len(dataset.doc_ids)),
     )
 
-  def texts(self, texts: Sequence[str], kind: str) -> np.ndarray:
+  def texts(self, texts: Sequence[str], kind: str) -> Any:
     """Embeds "queries" or "documents", or reads them back."""
     encode = {
       "queries": self._bi_encoder.encode_queries,
@@ -128,13 +164,23 @@ class Encoded:
     key = hashlib.sha256()
     for part in (self._identity, description, *texts):
       key.update(part.encode() + b"\0")
-    path = self._folder / f"{key.hexdigest()[:24]}.npy"
+    stem = key.hexdigest()[:24]
+    path = self._folder / f"{stem}.npy"
+    more = self._folder / f"{stem}-gate.npy"  # Of a mixture, written first.
+    side = mixture.QuerySide if "queries" in description else mixture.ItemSide
     if path.exists():
       logging.info("Reusing embeddings of %d %s.", len(texts), description)
-      return np.load(path)
+      embeddings = np.load(path)
+      return side(embeddings, np.load(more)) if more.exists() else embeddings
     embeddings = encode(texts, description=description)
-    checks.check_embeddings(description, embeddings)
-    report.write_npy(path, embeddings)
+    for array in jax.tree.leaves(embeddings):
+      rows = array.reshape(len(array), -1)
+      checks.check_embeddings(description, rows)
+    if isinstance(embeddings, np.ndarray):
+      report.write_npy(path, embeddings)
+    else:
+      report.write_npy(more, embeddings.gate)
+      report.write_npy(path, embeddings.components)
     return embeddings
 
 
@@ -142,6 +188,8 @@ def choose(
   method: Method, encoded: Encoded, dataset: pipeline.RetrievalDataset
 ) -> Chosen:
   """Chooses a method's parameters by Comp@5 on validation."""
+  if method.candidates is None:
+    return Chosen(method, encoded.params(), [])
   if len(method.candidates) == 1:
     return Chosen(method, method.candidates[0], [])
   validation = encoded.split(dataset, "validation")
@@ -169,7 +217,8 @@ def measure(
     (the table's row, indices `[num_queries, depth]`, Comp@5 of each query).
     The interval is a 95 % bootstrap over queries.
   """
-  depth = min(depth, embeddings.corpus.shape[0])
+  corpus = vectors(embeddings.corpus)
+  depth = min(depth, len(corpus))
   ks = [k for k in ks if k <= depth]
   indices = retriever.rank(
     chosen.method.decode,
@@ -191,9 +240,7 @@ def measure(
     f"Comp@{ks[-1]} 95 %": f"{100 * interval.low:.1f} to "
     f"{100 * interval.high:.1f}",
     "nDCG@5": 100 * float(means[f"ndcg@{ks[-1]}"]),
-    "ILAD@5": float(
-      np.mean(metrics.ilad(indices, embeddings.corpus, k=ks[-1]))
-    ),
+    "ILAD@5": float(np.mean(metrics.ilad(indices, corpus, k=ks[-1]))),
   }
   return row, np.asarray(indices), comp
 
@@ -202,7 +249,13 @@ def describe_params(params: Any) -> str:
   """Such as "l1=0.1 l2=0.03"; empty for a decoder without parameters."""
   if not params:
     return ""
-  return " ".join(f"{k}={v:g}" for k, v in params._asdict().items())
+  return " ".join(f"{k}={v:g}" for k, v in scalars(params).items())
+
+
+def scalars(params: Any) -> dict[str, float]:
+  """The parameters that are numbers: not the weights of a model."""
+  values = params._asdict().items()
+  return {k: float(v) for k, v in values if np.ndim(v) == 0}
 
 
 def geometry(embeddings: Embeddings) -> dict[str, float]:
@@ -218,12 +271,13 @@ def geometry(embeddings: Embeddings) -> dict[str, float]:
     nearest irrelevant one, and the cosine of the query with a relevant one.
   """
   values = []
-  for query, labels in zip(embeddings.queries, embeddings.labels, strict=True):
+  queries, corpus = vectors(embeddings.queries), vectors(embeddings.corpus)
+  for query, labels in zip(queries, embeddings.labels, strict=True):
     rows = np.flatnonzero(labels)
     if len(rows) < 2:
       continue
-    relevant = embeddings.corpus[rows]
-    cosine = relevant @ embeddings.corpus.T
+    relevant = corpus[rows]
+    cosine = relevant @ corpus.T
     within = cosine[:, rows][~np.eye(len(rows), dtype=bool)]
     nearest = np.where(labels, -np.inf, cosine).max(axis=1)
     values.append((within.mean(), nearest.mean(), (relevant @ query).mean()))

@@ -32,6 +32,7 @@ from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.training import selection, writers
 
+FLAGS = flags.FLAGS
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Of experiments.train.", required=True
 )
@@ -48,7 +49,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Prepared data sets.")
 _DECODERS = flags.DEFINE_list(
   "decoders",
   ["dense", "mmr", "diversity", "nnn_fix", "dense_tr", "nnn_tr"],
-  "Rows of the table.",
+  "Rows of the table; by default also mol, where that stage was trained.",
 )
 _SPLITS = flags.DEFINE_list(
   "splits", ["test"], 'Query splits, such as "test,see_also"; or "all".'
@@ -75,7 +76,7 @@ def load_encoders(
   encoders = {}
   for stage in sorted(stages):
     if _ENCODER.value:
-      bi_encoder = bi_encoder_lib.BiEncoder.from_pretrained(
+      bi_encoder: Any = bi_encoder_lib.BiEncoder.from_pretrained(
         _ENCODER.value,
         query_length=_QUERY_LENGTH.value,
         document_length=_DOCUMENT_LENGTH.value,
@@ -84,7 +85,7 @@ def load_encoders(
       identity = f"{_ENCODER.value}-{lengths}"
     else:
       folder = workdir / stage / "retriever"
-      bi_encoder, _ = bi_encoder_lib.BiEncoder.load(folder)
+      bi_encoder = comparison.load_retriever(folder)
       identity = _fingerprint(folder)
     encoders[stage] = comparison.Encoded(bi_encoder, identity, cache)
   return encoders
@@ -216,7 +217,9 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
       )
   chosen = chosen_on[datasets[0].name]
   results["chosen"] = {
-    name: one.params._asdict() for name, one in chosen.items() if one.params
+    name: comparison.scalars(one.params)
+    for name, one in chosen.items()
+    if one.params
   }
   _draw(datasets[0], chosen, encoders, workdir, out)
   left_out = [name for name in names if name not in {d.name for d in datasets}]
@@ -328,7 +331,11 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   logging.set_verbosity(logging.INFO)
-  print(evaluate(pathlib.Path(_WORKDIR.value), _DECODERS.value))
+  workdir, decoders = pathlib.Path(_WORKDIR.value), list(_DECODERS.value)
+  trained = (workdir / "mol" / "retriever").exists()
+  if trained and FLAGS["decoders"].using_default_value:
+    decoders.append("mol")
+  print(evaluate(workdir, decoders))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
+With --stages=mol, or beside the others, a mixture of logits from the same
+initial encoder.
+
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
 
@@ -28,19 +31,22 @@ from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import fetch, text_encoder, tokenization
-from nnn_jax.training import loop, selection, stages
+from nnn_jax.models import fetch, text_encoder, text_mol, tokenization
+from nnn_jax.training import loop, mol_stage, selection, stages
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Where results go.", required=True
 )
-_STAGES = flags.DEFINE_list("stages", ["dense", "nnn_tr"], "Stages to run.")
+_STAGES = flags.DEFINE_list(
+  "stages", ["dense", "nnn_tr"], "Stages to run, of dense, nnn_tr and mol."
+)
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
 )
 
 BiEncoder = bi_encoder_lib.BiEncoder
+STAGES = ("dense", "nnn_tr", "mol")
 
 
 def initial_bi_encoder(
@@ -89,15 +95,16 @@ def initial_bi_encoder(
 def run_stage(
   name: str,
   make_task: Callable[[], loop.Task],
-  make_result: Callable[[Any], BiEncoder],
-  stage: stages.DenseStage | stages.NnnStage,
+  make_result: Callable[[Any], Any],
+  stage: stages.DenseStage | stages.NnnStage | mol_stage.MolStage,
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
-) -> BiEncoder:
+  load: Callable[[pathlib.Path], tuple[Any, dict[str, Any]]] = BiEncoder.load,
+) -> Any:
   """Trains one stage and saves its retriever, or reuses a finished one."""
   folder = workdir / name / "retriever"
   if folder.exists():
-    result, saved = BiEncoder.load(folder)
+    result, saved = load(folder)
     logging.info(
       "Stage %s is done (%s %.4f): reusing %s.",
       name,
@@ -208,9 +215,11 @@ def train(
   stage_names: Sequence[str] = ("dense", "nnn_tr"),
 ) -> None:
   """Runs the stages in order; nnn_tr starts from dense."""
-  unknown = set(stage_names) - {"dense", "nnn_tr"}
+  unknown = set(stage_names) - set(STAGES)
   if unknown:
-    raise ValueError(f"stages must be dense or nnn_tr, got {sorted(unknown)}.")
+    raise ValueError(
+      f"stages must be {' or '.join(STAGES)}, got {sorted(unknown)}."
+    )
   dense_stage = stages.DenseStage(**config.dense)
   settings = config.nnn_tr.to_dict()
   l1, l2 = settings.pop("l1"), settings.pop("l2")
@@ -229,6 +238,10 @@ def train(
   common = {"batch_size": config.batch_size, "seed": config.seed}
 
   initial = initial_bi_encoder(config, dataset)
+  if "mol" in stage_names:
+    train_mol(initial, dataset, config, workdir)
+  if not {"dense", "nnn_tr"} & set(stage_names):
+    return
   graphdef, _ = nnx.split(initial.query_encoder)
   dense = run_stage(
     "dense",
@@ -270,6 +283,30 @@ def train(
     nnn_stage,
     config,
     workdir,
+  )
+
+
+def train_mol(
+  initial: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> text_mol.TextMolRetriever:
+  """The stage "mol"."""
+  stage = mol_stage.MolStage(**config.mol)
+  start = stage.make_retriever(initial, seed=config.seed)
+  return run_stage(
+    "mol",
+    lambda: mol_stage.mol_task(
+      start, dataset, stage, batch_size=config.batch_size, seed=config.seed
+    ),
+    lambda params: dataclasses.replace(
+      start, model=nnx.merge(nnx.split(start.model)[0], params)
+    ),
+    stage,
+    config,
+    workdir,
+    load=text_mol.TextMolRetriever.load,
   )
 
 

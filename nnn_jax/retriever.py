@@ -23,8 +23,8 @@ RelevantScores = Literal["weights", "extended"]
 def retrieve(
   decode: Callable[..., types.DecodeResult],
   params: Any,
-  queries: types.Array,
-  corpus: types.Array,
+  queries: Any,
+  corpus: Any,
   *,
   k: int,
   config: Any,
@@ -36,8 +36,9 @@ def retrieve(
   Args:
     decode: A decoder.
     params: Its traced parameters, shared by all queries.
-    queries: `[num_queries, dim]`.
-    corpus: `[num_docs, dim]`.
+    queries: `[num_queries, dim]`, or a pytree of `[num_queries, ...]` for a
+      decoder whose query is one.
+    corpus: `[num_docs, dim]`, or what else the decoder takes.
     k: Documents a query.
     config: The decoder's static choices.
     where: `[num_docs]` bool; False leaves a document out.
@@ -57,7 +58,7 @@ def retrieve(
   decode_one = partial(decode, k=k, config=config, where=where)
   return jax.lax.map(
     lambda query: decode_one(params, query, corpus),
-    jnp.asarray(queries),
+    jax.tree.map(jnp.asarray, queries),
     batch_size=batch_size,
   )
 
@@ -66,8 +67,8 @@ def retrieve(
 def rank(
   decode: Callable[..., types.DecodeResult],
   params: Any,
-  queries: types.Array,
-  corpus: types.Array,
+  queries: Any,
+  corpus: Any,
   *,
   k: int,
   config: Any,

@@ -68,6 +68,7 @@ SEARCHES: dict[str, mol.Search] = {
   "combined 1, 100": mol.Combined(per_embedding=1, average=100),
   "two pass 500": mol.TwoPass(num=500),
 }
+PEERS = (f"torch {BRUTE}", "torch average 500")
 # A call takes a batch of queries; it returns [batch, K] rows, and what else it
 # says of them.
 Call = Callable[[mixture.QuerySide], tuple[Any, Any]]
@@ -82,7 +83,7 @@ def ours(world: mol_worlds.World, search: mol.Search) -> Call:
     return jax.vmap(lambda query: decode(params, query, index))(queries)
 
   def call(queries):
-    result = batch(world.params, queries, world.index)
+    result = batch(world.params, queries, world.items)
     return jax.block_until_ready((result.indices, result.aux))
 
   return call
@@ -96,10 +97,11 @@ def peers(world: mol_worlds.World) -> dict[str, Call]:
   from experiments.bench import mol_torch
 
   peer = mol_torch.Peer(world, threads=len(os.sched_getaffinity(0)))
-  return {
-    f"torch {BRUTE}": lambda queries: (peer.brute_force(queries, K), None),
-    "torch average 500": lambda queries: (peer.average(queries, K, 500), None),
-  }
+  searches = (
+    lambda queries: (peer.brute_force(queries, K), None),
+    lambda queries: (peer.average(queries, K, 500), None),
+  )
+  return dict(zip(PEERS, searches, strict=True))
 
 
 def measure(name: str, call: Call, world: mol_worlds.World) -> dict[str, Any]:
@@ -182,25 +184,25 @@ def world_of(name: str, num_docs: int) -> mol_worlds.World:
 
 def rows_of(name: str, num_docs: int, store: _Store) -> list[dict[str, Any]]:
   """Measures every search on one world, as far as that is not done."""
-  world = None
-  key = f"{name} {num_docs} {_SHAPE.value} {_DTYPE.value}"
-  calls: dict[str, Callable[[], Call]] = {
-    search: partial(lambda s: ours(world, s), static)
-    for search, static in SEARCHES.items()
+  settings = {
+    "random": f" noise {_NOISE.value:g} follow {_FOLLOW.value:g}",
+    "trained": f" {_STEPS.value} steps",
   }
+  key = f"{name}{settings.get(name, '')} {num_docs}"
+  key += f" {_SHAPE.value} {_DTYPE.value}"
   done = store.rows.get(key, {})
-  wanted = [*calls, f"torch {BRUTE}", "torch average 500"]
+  wanted = [*SEARCHES, *(PEERS if _PEERS.value else ())]
   if not all(search in done for search in wanted):
     world = world_of(name, num_docs)
-    torch_calls = peers(world)
-    calls |= {n: partial(lambda c: c, call) for n, call in torch_calls.items()}
+    calls = {search: ours(world, how) for search, how in SEARCHES.items()}
+    calls |= peers(world)
     targets = world.targets.tolist()
-    for search, make in calls.items():
+    for search, call in calls.items():
       if search not in done:
-        row = measure(search, make(), world)
+        row = measure(search, call, world)
         shown = {k: v for k, v in row.items() if k != "indices"}
         logging.info("%s: %s", key, shown)
-        stored = sum(x.nbytes for x in jax.tree.leaves(world.index)) / 2**20
+        stored = sum(x.nbytes for x in jax.tree.leaves(world.items)) / 2**20
         row |= {"index_mib": stored, "targets": targets}
         store.add(key, search, row)
         jax.clear_caches()

@@ -23,9 +23,9 @@ class Peer:
   def __init__(self, world: mol_worlds.World, *, threads: int):
     torch.set_num_threads(threads)
     self._params = [_tensor(p) for p in world.params]
-    self._components = _tensor(world.index.components)
-    self._gate = _tensor(world.index.gate)
-    self._mean = _tensor(world.index.mean)
+    self._components = _tensor(world.items.components)
+    self._gate = _tensor(world.items.gate)
+    self._mean = _tensor(world.items.mean)
 
   def _scores(self, f, a, g, b) -> torch.Tensor:
     """`[batch, num]` of queries and items `[num, ...]` or `[batch, num, ...]`.

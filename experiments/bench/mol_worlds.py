@@ -12,9 +12,8 @@ a folder What `save` wrote: the items and queries of another experiment.
 
 from __future__ import annotations
 
-import functools
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ class World(NamedTuple):
 
   params: mixture.MixtureParams
   queries: mixture.QuerySide
-  index: mixture.CachedItems
+  items: mixture.CachedItems
   targets: np.ndarray
 
 
@@ -120,7 +119,7 @@ def random_world(
     0.1 * rng.standard_normal(_HIDDEN, np.float32),
     output,
     0.1 * rng.standard_normal(pairs, np.float32),
-    np.float32(0.05),
+    0.05,
   )
   index = mixture_index.build(items, dtype=jnp.dtype(dtype))
   return _on_device(World(params, queries, index, targets))
@@ -206,14 +205,15 @@ def trained_world(
 def save(folder: pathlib.Path, world: World) -> None:
   """Writes a world for `load`; the folder appears whole or not at all."""
   with files.new_folder(folder) as new:
-    mixture_index.save(world.index, new / "items.npz")
+    mixture_index.save(world.items, new / "items.npz")
     arrays = world.params._asdict() | {
       "components": world.queries.components,
       "query_gate": world.queries.gate,
       "targets": world.targets,
     }
     with (new / "queries.npz").open("wb") as file:
-      np.savez(file, **{name: np.asarray(a) for name, a in arrays.items()})
+      values: dict[str, Any] = {k: np.asarray(a) for k, a in arrays.items()}
+      np.savez(file, **values)
 
 
 def load(folder: pathlib.Path) -> World:
@@ -229,5 +229,5 @@ def load(folder: pathlib.Path) -> World:
 
 
 def _on_device(world: World) -> World:
-  place = functools.partial(jax.tree.map, jnp.asarray)
-  return World(*map(place, world[:3]), np.asarray(world.targets))
+  params, queries, items = jax.tree.map(jnp.asarray, world[:3])
+  return World(params, queries, items, np.asarray(world.targets))

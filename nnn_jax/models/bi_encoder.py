@@ -46,7 +46,7 @@ def encode_tokens(
   *,
   batch_size: int = 64,
   description: str | None = None,
-) -> np.ndarray:
+) -> Any:
   """Encodes token arrays in batches of like length.
 
   Args:
@@ -57,13 +57,14 @@ def encode_tokens(
     description: Label of a progress bar; None shows none.
 
   Returns:
-    `[num_texts, dim]` float32.
+    `[num_texts, dim]` float32; of a module that returns a tuple of arrays, that
+    tuple.
   """
   if len(tokens.ids) == 0:
     raise ValueError("texts is empty: there is nothing to encode.")
   lengths = tokens.mask.sum(axis=1)
   order = np.argsort(-lengths, kind="stable")
-  chunks: list[np.ndarray] = []
+  chunks: list[Any] = []
   for start in tqdm.tqdm(
     range(0, len(order), batch_size),
     desc=description,
@@ -79,10 +80,14 @@ def encode_tokens(
     batch = _apply(
       graphdef, params, tokens.ids[filled, :cut], tokens.mask[filled, :cut]
     )
-    chunks.append(np.asarray(batch)[: len(rows)])
-  embeddings = np.concatenate(chunks)
-  embeddings[order] = embeddings.copy()
-  return embeddings
+    chunks.append(jax.tree.map(lambda x, n=len(rows): np.asarray(x)[:n], batch))
+
+  def joined(*parts: np.ndarray) -> np.ndarray:
+    rows = np.concatenate(parts)
+    rows[order] = rows.copy()
+    return rows
+
+  return jax.tree.map(joined, *chunks)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -282,17 +282,13 @@ class Mol(nnx.Module):
     Returns:
       (phi `[...]`, pi `[..., P]` before its dropout).
     """
-    if rngs is None or self.config.gate_dropout == 0:
-      return mixture.similarity(self.params(), queries, items)
-    params = self.params()
-    mixture.check_sides(params, queries, items)
-    logits = mixture.pair_logits(
-      queries.components, items.components, params.temperature
+    return score(
+      self.params(),
+      queries,
+      items,
+      gate_dropout=self.config.gate_dropout,
+      rngs=rngs,
     )
-    pi = mixture.gates(params, logits, queries.gate, items.gate)
-    kept = _dropout(pi, self.config.gate_dropout, rngs)
-    kept /= jnp.maximum(jnp.sum(kept, axis=-1, keepdims=True), _EPS)
-    return jnp.sum(kept * logits, axis=-1), pi
 
   def user_embeddings(self, user_ids: types.Array) -> jax.Array:
     """Rows of the user tables, `[..., num_user_components, component_dim]`.
@@ -310,16 +306,43 @@ class Mol(nnx.Module):
 
   def params(self) -> mixture.MixtureParams:
     """What `core.mixture` and the decoder need of the model, traced."""
-    gate = self.pair_gate
-    assert gate.hidden.bias is not None
-    assert gate.output.bias is not None
-    return mixture.MixtureParams(
-      hidden_kernel=gate.hidden.kernel[...],
-      hidden_bias=gate.hidden.bias[...],
-      output_kernel=gate.output.kernel[...],
-      output_bias=gate.output.bias[...],
-      temperature=jnp.asarray(self.config.temperature, jnp.float32),
-    )
+    return gate_params(self.pair_gate, self.config.temperature)
+
+
+def gate_params(
+  pair_gate: GateMlp, temperature: float
+) -> mixture.MixtureParams:
+  """The network c(s) and the temperature, as plain arrays."""
+  assert pair_gate.hidden.bias is not None
+  assert pair_gate.output.bias is not None
+  return mixture.MixtureParams(
+    hidden_kernel=pair_gate.hidden.kernel[...],
+    hidden_bias=pair_gate.hidden.bias[...],
+    output_kernel=pair_gate.output.kernel[...],
+    output_bias=pair_gate.output.bias[...],
+    temperature=jnp.asarray(temperature, jnp.float32),
+  )
+
+
+def score(
+  params: mixture.MixtureParams,
+  queries: mixture.QuerySide,
+  items: mixture.ItemSide,
+  *,
+  gate_dropout: float,
+  rngs: nnx.Rngs | None,
+) -> tuple[jax.Array, jax.Array]:
+  """The similarity, in training with dropout on pi; see `Mol.__call__`."""
+  if rngs is None or gate_dropout == 0:
+    return mixture.similarity(params, queries, items)
+  mixture.check_sides(params, queries, items)
+  logits = mixture.pair_logits(
+    queries.components, items.components, params.temperature
+  )
+  pi = mixture.gates(params, logits, queries.gate, items.gate)
+  kept = _dropout(pi, gate_dropout, rngs)
+  kept /= jnp.maximum(jnp.sum(kept, axis=-1, keepdims=True), _EPS)
+  return jnp.sum(kept * logits, axis=-1), pi
 
 
 def _dropout(x: jax.Array, rate: float, rngs: nnx.Rngs | None) -> jax.Array:

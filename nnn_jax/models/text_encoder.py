@@ -228,9 +228,31 @@ class TextEncoder(nnx.Module):
     Raises:
       ValueError: while tracing, on a wrong rank, shape, dtype or length.
     """
+    x, mask = self.token_outputs(token_ids, attention_mask)
+    x = _pool(x, mask, self.config.pooling)
+    return linalg.normalize(x) if self.config.normalize else x
+
+  def token_outputs(
+    self,
+    token_ids: jax.Array,
+    attention_mask: jax.Array,
+    extra: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array]:
+    """The last layer's output at every token, before pooling.
+
+    Args:
+      token_ids: As of `__call__`.
+      attention_mask: Likewise.
+      extra: `[num_extra, dim]`, embeddings of further tokens to put before
+        each text. They have no position: the text keeps its own.
+
+    Returns:
+      (outputs `[batch, num_extra + length, dim]`, mask of the same length,
+      bool: False at padding, where the output has no meaning).
+    """
     _check_inputs(token_ids, attention_mask, self.config)
     mask = jnp.asarray(attention_mask) != 0
-    length = mask.shape[1]
+    batch, length = mask.shape
     # Filled with NaN, not clamped, out of range: a mix-up of tokenizers shows.
     x = jnp.take(
       self.word_embedding[...], jnp.asarray(token_ids), axis=0, mode="fill"
@@ -238,11 +260,16 @@ class TextEncoder(nnx.Module):
     x = x + self.position_embedding[None, :length]
     if self.type_embedding is not None:
       x = x + self.type_embedding[None, :1]
+    if extra is not None:
+      first = jnp.broadcast_to(extra[None], (batch, *extra.shape))
+      x = jnp.concatenate([first, x], axis=1)
+      mask = jnp.concatenate(
+        [jnp.ones_like(mask, shape=first.shape[:2]), mask], 1
+      )
     x = self.embedding_norm(x)
     for layer in self.layers:
       x = layer(x, mask)
-    x = _pool(x, mask, self.config.pooling)
-    return linalg.normalize(x) if self.config.normalize else x
+    return x, mask
 
 
 def _pool(x: jax.Array, mask: jax.Array, pooling: Pooling) -> jax.Array:

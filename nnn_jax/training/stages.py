@@ -25,11 +25,12 @@ from nnn_jax.data import pipeline
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.models import adapter as adapter_lib
 from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.models import text_mol
 from nnn_jax.solvers import fista, working_set
 from nnn_jax.training import loop
 
 # Validation metrics look at so many documents.
-_KS = (3, 5)
+KS = (3, 5)
 MONITOR = "comp@5"
 
 
@@ -129,14 +130,14 @@ class Split:
 
   def __init__(
     self,
-    bi_encoder: bi_encoder_lib.BiEncoder,
+    bi_encoder: bi_encoder_lib.BiEncoder | text_mol.TextMolRetriever,
     dataset: pipeline.RetrievalDataset,
     name: str,
   ):
-    if len(dataset.doc_ids) < max(_KS):
+    if len(dataset.doc_ids) < max(KS):
       raise ValueError(
         f"dataset {dataset.name} has {len(dataset.doc_ids)} documents, fewer "
-        f"than the {max(_KS)} that {MONITOR} looks at: add documents."
+        f"than the {max(KS)} that {MONITOR} looks at: add documents."
       )
     self.queries = dataset.splits[name]
     self.relevant = self.queries.rows()
@@ -151,7 +152,7 @@ class Split:
     return self.queries.labels(self._num_docs)
 
 
-def _query_batches(train: Split, *, batch_size: int, seed: int):
+def query_batches(train: Split, *, batch_size: int, seed: int):
   """Returns step -> the batch's rows, tokens and relevant rows."""
   rows = pipeline.train_batches(train.queries, batch_size=batch_size, seed=seed)
 
@@ -166,12 +167,13 @@ def _query_batches(train: Split, *, batch_size: int, seed: int):
   return batch_fn
 
 
-def _validate(indices, labels) -> loop.Metrics:
-  values = metrics.evaluate(indices, labels, ks=_KS)
+def validate(indices: Any, labels: np.ndarray) -> loop.Metrics:
+  """The validation metrics of retrieved rows."""
+  values = metrics.evaluate(indices, labels, ks=KS)
   return {
     f"{name}@{k}": float(values[f"{name}@{k}"])
     for name in ("recall", "comp")
-    for k in _KS
+    for k in KS
   }
 
 
@@ -191,7 +193,7 @@ def dense_task(
   )
   graphdef, query_params = nnx.split(bi_encoder.query_encoder)
   _, document_params = nnx.split(bi_encoder.document_encoder)
-  query_batch = _query_batches(train, batch_size=batch_size, seed=seed)
+  query_batch = query_batches(train, batch_size=batch_size, seed=seed)
 
   def batch_fn(step):
     batch = query_batch(step)
@@ -220,10 +222,10 @@ def dense_task(
       (),
       encode(graphdef, params["query"], validation.tokens),
       encode(graphdef, params["document"], documents),
-      k=max(_KS),
+      k=max(KS),
       config=dense.DenseConfig(),
     )
-    return _validate(indices, validation.labels)
+    return validate(indices, validation.labels)
 
   return loop.Task(
     params={"query": query_params, "document": document_params},
@@ -285,12 +287,12 @@ def nnn_task(
       penalties,
       queries,
       adapter(jnp.asarray(corpus)),
-      k=max(_KS),
+      k=max(KS),
       config=config,
     )
     support = np.asarray(result.aux.support_size)
     return {
-      **_validate(result.indices, validation.labels),
+      **validate(result.indices, validation.labels),
       "support_size": float(support.mean()),
       "kkt_violation": float(np.max(result.aux.kkt_violation)),
       "mean_kkt_violation": float(np.mean(result.aux.kkt_violation)),
@@ -304,7 +306,7 @@ def nnn_task(
     params={"query": query_params, "adapter": adapter_params},
     frozen=corpus,
     loss_fn=loss_fn,
-    batch_fn=_query_batches(train, batch_size=batch_size, seed=seed),
+    batch_fn=query_batches(train, batch_size=batch_size, seed=seed),
     eval_fn=eval_fn,
     steps_per_epoch=len(train.queries) // batch_size,
     monitor=MONITOR,

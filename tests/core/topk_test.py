@@ -133,3 +133,37 @@ def test_entering_a_mesh_recompiles_and_leaving_it_works():
   with jax.set_mesh(sharding.make_mesh(jax.devices()[:2])):
     assert_equal(fn(scores), expected)
   assert_equal(fn(scores), expected)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("num_levels", [1, 2, 40, 5_000, None])
+def test_two_levels(num_levels, sharded):
+  """Few values are many ties, at the last place and between blocks too."""
+  shards = 8 if sharded else 1
+  num_docs = shards * (32 * topk._MIN_BLOCKS + (0 if sharded else 7))
+  rng = np.random.default_rng(3)
+  scores = rng.normal(size=(3, num_docs)).astype(np.float32)
+  if num_levels is not None:
+    scores = np.float32(rng.integers(0, num_levels, scores.shape))
+  scores[0, ::3] = np.nan
+  scores[1, ::7] *= -0.0
+  where = rng.random(num_docs) < 0.5
+  few = np.arange(num_docs) % 1_001 == 5  # About eight.
+  batched = jax.jit(
+    jax.vmap(lambda s, where: topk.top_k(s, 10, where=where), (0, None))
+  )
+  with jax.set_mesh(sharding.make_mesh(jax.devices()[:shards])):
+    for allowed in (where, few):
+      result = batched(scores, allowed)
+      for i, row in enumerate(scores):
+        assert_equal(
+          jax.tree.map(lambda x, i=i: x[i], result), oracle(row, 10, allowed)
+        )
+
+
+def test_two_levels_have_the_gradient_of_what_they_return():
+  scores = np.random.default_rng(4).normal(size=8_200).astype(np.float32)
+  grad = jax.grad(lambda s: topk.top_k(s, 5)[0] @ jnp.arange(1.0, 6))(scores)
+  expected = np.zeros_like(scores)
+  expected[np.argsort(-scores)[:5]] = np.arange(1, 6)
+  np.testing.assert_array_equal(grad, expected)

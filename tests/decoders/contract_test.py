@@ -40,14 +40,18 @@ class Row:
   skips_nan: bool = True  # A NaN document does not spoil the others.
   keeps_ties: bool = True  # Equal documents score equal to the last bit.
   make_inputs: Callable = unit_rows
+  # Arrays -> what the decoder takes, where that is not the two arrays.
+  represent: Callable | None = None
 
-  def decode(self, query, corpus, *, k=K, params=None, where=None):
+  def decode(self, query, corpus, *, k=K, params=None, config=None, where=None):
+    if self.represent is not None:
+      query, corpus = self.represent(query, corpus)
     return self.module.decode(
       self.params if params is None else params,
       query,
       corpus,
       k=k,
-      config=self.config,
+      config=self.config if config is None else config,
       where=where,
     )
 
@@ -421,6 +425,8 @@ def test_traced_k_is_refused(row):
 
 @per_decoder
 def test_bad_shapes_and_dtypes(row):
+  if row.represent is not None:
+    pytest.skip("its inputs are not two arrays: see its own tests")
   query, corpus = row.make_inputs(0)
   where = np.ones(NUM_DOCS, bool)
 
@@ -466,9 +472,10 @@ def test_bad_shapes_and_dtypes(row):
 @per_decoder
 def test_wrong_params(row):
   query, corpus = row.make_inputs(0)
+  none = dataclasses.replace(row, params=None)  # None stands for row.params.
   for params in row.wrong_params:
     with pytest.raises(ValueError, match=r"params"):
-      row.module.decode(params, query, corpus, k=K)
+      none.decode(query, corpus, params=params)
 
 
 @per_decoder
@@ -487,9 +494,9 @@ def test_batched_params_suggest_vmap(row):
 def test_wrong_config(row):
   query, corpus = row.make_inputs(0)
   others = [r.config for r in ROWS if r.module is not row.module]
-  for config in [None, {}, type(row.config), gradients.Unroll(), *others]:
+  for config in [(), {}, type(row.config), gradients.Unroll(), *others]:
     with pytest.raises(ValueError, match=r"config must be .*Config, got"):
-      row.module.decode(row.params, query, corpus, k=K, config=config)
+      row.decode(query, corpus, config=config)
 
 
 @per_decoder
@@ -636,7 +643,5 @@ def test_every_product_is_highest_precision(row, num_docs):
 def test_decoders_swap_without_changing_the_call():
   query, corpus = unit_rows(0)
   for row in ROWS:
-    result = row.module.decode(
-      row.params, query, corpus, k=2, config=type(row.config)(), where=None
-    )
+    result = row.decode(query, corpus, k=2, config=type(row.config)())
     assert result._fields == ("indices", "scores", "aux")
