@@ -43,7 +43,7 @@ _PUBLISHED = {
 _REDUCED = {
   "synthetic_interests": (10, 3, 32),
   "movielens/latest_small": (20, 6, 16),
-  "movielens/1m": (20, 1, 32),
+  "movielens/1m": (60, 1, 32),
 }
 _REDUCED_DEFAULT = (20, 1, 128)
 

@@ -6,8 +6,8 @@ r"""Trains a recommender and ranks the test items, for one seed or several.
 `configs/recommend.py` says what stands after the colon. The best epoch is
 chosen on validation; the test is ranked once, at the end: each user's last item
 against every item but those seen before. The work directory holds, for each
-seed, `seed-N/` with checkpoints, `metrics.jsonl` and TensorBoard files, and once
-the seed is done `recommender/` (what `models.recommender.Recommender.load`
+seed, `seed-N/` with checkpoints, `metrics.jsonl` and TensorBoard files, and
+once the seed is done `recommender/` (what `models.recommender.Recommender.load`
 reads) and `results.json`. A killed run goes on when the same command is given
 again. `experiments.recommend_report` makes the tables and figures of several
 work directories.
@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
-import numpy as np
 from absl import app, flags, logging
 from flax import nnx
 from ml_collections import config_flags
@@ -43,12 +42,10 @@ _SEQUENCE: dict[str, Any] = {
 _PLACES = ("data_dir", "manual_dir")
 
 
-def new_recommender(
-  config: ml_collections.ConfigDict,
-  dataset: sequences.SequenceDataset,
-  seed: int,
-) -> Recommender:
-  """The model that training starts from."""
+def model_config(
+  config: ml_collections.ConfigDict, dataset: sequences.SequenceDataset
+) -> recommender_lib.RecommenderConfig:
+  """The settings' model, for so many items and users."""
   dot = config.similarity == "dot"
   sequence = _SEQUENCE[config.model](
     num_items=dataset.num_items,
@@ -67,9 +64,8 @@ def new_recommender(
       num_user_rows=users,
       **config.mol,
     )
-  return Recommender(
-    recommender_lib.RecommenderConfig(sequence=sequence, similarity=similarity),
-    rngs=nnx.Rngs(seed),
+  return recommender_lib.RecommenderConfig(
+    sequence=sequence, similarity=similarity
   )
 
 
@@ -92,7 +88,7 @@ def run(
     return results
   check_settings(folder, settings)
   stage = recommend.RecommendStage(**config.stage)
-  model = new_recommender(config, dataset, seed)
+  model = Recommender(model_config(config, dataset), rngs=nnx.Rngs(seed))
   start = time.time()
   params, progress = loop.fit(
     recommend.task(model, dataset, stage, seed=seed),

@@ -34,8 +34,7 @@ def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
     FileNotFoundError: If none is finished.
   """
   found = [
-    json.loads(path.read_text())
-    for path in workdir.glob("seed-*/results.json")
+    json.loads(path.read_text()) for path in workdir.glob("seed-*/results.json")
   ]
   if not found:
     raise FileNotFoundError(
@@ -55,7 +54,9 @@ def row_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
     "seeds": len(runs),
     "epochs": settings["stage"]["num_epochs"],
     "best epoch": float(np.mean([r["validation"]["epoch"] for r in runs])),
-    "validation hr@10": float(np.mean([r["validation"]["hr@10"] for r in runs])),
+    "validation hr@10": float(
+      np.mean([r["validation"]["hr@10"] for r in runs])
+    ),
   }
   for metric in METRICS:
     values = [run["test"][metric] for run in runs]
@@ -64,9 +65,7 @@ def row_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
   return row
 
 
-def write(
-  workdirs: Sequence[pathlib.Path], output: pathlib.Path
-) -> str:
+def write(workdirs: Sequence[pathlib.Path], output: pathlib.Path) -> str:
   """Writes the report of some work directories; returns the Markdown table."""
   runs = [read(workdir) for workdir in workdirs]
   rows = [row_of(group) for group in runs]
@@ -141,6 +140,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_list("workdirs", None, "Of experiments.recommend.", required=True)
+  flags.DEFINE_list(
+    "workdirs", None, "Of experiments.recommend.", required=True
+  )
   flags.DEFINE_string("output", None, "Where the report goes.", required=True)
   app.run(main)

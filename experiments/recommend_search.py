@@ -3,11 +3,11 @@ r"""Recall against latency: the searches of a trained mixture of logits.
   python -m experiments.recommend_search --output=runs/search \
     --model=runs/recommend/seed-0/recommender
 
-ranks for users of the data set the model was trained on. Recall is the share of
-the exact top 10 that a search finds, "hit rate" how often the test item is among
-the 10 it finds; the time is one call's, for a batch. Seen items are removed in
-each search. Written: `search.md`, `search.json`, `search.png`, and `world/`,
-which the benchmark of the searches reads:
+Test users of the data set that the model was trained on ask for 10 items.
+Recall is the share of the exact answer that a search finds, "hit rate" how
+often it holds the test item; the time is one call's, for a batch. Seen items
+are left out in each search. Written: `search.md`, `search.json`,
+`search.png`, and `world/`, which the benchmark of the searches reads:
 
   python -m experiments.bench.mol_bench --worlds=runs/search/world
 """
@@ -81,7 +81,12 @@ def requests(
   exclude = np.full((len(histories), longest), -1, np.int32)
   for row, items in zip(exclude, histories.items, strict=True):
     row[: len(items)] = items - 1
-  return Requests(*map(np.asarray, sides), exclude, histories.targets - 1)
+  return Requests(
+    np.asarray(sides.components),
+    np.asarray(sides.gate),
+    exclude,
+    histories.targets - 1,
+  )
 
 
 def measure(
@@ -163,13 +168,13 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   values, output = flags.FLAGS, pathlib.Path(flags.FLAGS.output)
-  model, metadata = recommender_lib.Recommender.load(
-    pathlib.Path(values.model)
-  )
+  model, metadata = recommender_lib.Recommender.load(pathlib.Path(values.model))
   if isinstance(model.similarity, recommender_lib.Dot):
     raise app.UsageError("the model's similarity is dot: it has one search")
   dataset = sequences.load(
-    metadata["settings"]["dataset"], manual_dir=values.manual_dir
+    metadata["settings"]["dataset"],
+    data_dir=values.data_dir,
+    manual_dir=values.manual_dir,
   )
   test = sequences.leave_one_out(dataset, "test")
   rng = np.random.default_rng(0)
@@ -194,6 +199,7 @@ def main(argv: Sequence[str]) -> None:
 if __name__ == "__main__":
   flags.DEFINE_string("model", None, "A saved recommender.", required=True)
   flags.DEFINE_string("output", None, "Where results go.", required=True)
+  flags.DEFINE_string("data_dir", None, "Where prepared data is kept.")
   flags.DEFINE_string("manual_dir", None, "Files of its data set.")
   flags.DEFINE_integer("num_users", 512, "Users asked for.")
   flags.DEFINE_integer("batch", 32, "Users a call.")

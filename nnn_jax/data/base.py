@@ -141,7 +141,7 @@ class SequenceBuilder(
     raise NotImplementedError("the splits have generators of their own")
 
   def _items(self, log: interactions.Log) -> Iterator:
-    none = {"items": np.int32([]), "timestamps": np.int64([])}
+    none = {"items": np.zeros(0, np.int32), "timestamps": np.zeros(0, np.int64)}
     rows = zip(log.item_ids, log.item_texts, strict=True)
     for key, (item, text) in enumerate(rows):
       yield key, {"id": item, "text": text, **none}
@@ -150,9 +150,17 @@ class SequenceBuilder(
     bounds = np.searchsorted(log.users, np.arange(len(log.user_ids) + 1))
     for key, user in enumerate(log.user_ids):
       rows = slice(bounds[key], bounds[key + 1])
-      times = np.int64([]) if log.timestamps is None else log.timestamps[rows]
+      times = np.zeros(0) if log.timestamps is None else log.timestamps[rows]
       items = log.items[rows]
-      yield key, {"id": user, "text": "", "items": items, "timestamps": times}
+      yield (
+        key,
+        {
+          "id": user,
+          "text": "",
+          "items": items,
+          "timestamps": times.astype(np.int64),
+        },
+      )
 
 
 def source_archive(
@@ -172,7 +180,9 @@ def source_archive(
     optional: names that may be absent.
   """
   if manual_folder(dl_manager) is not None:
-    return source_files(dl_manager, dict.fromkeys(names, url), optional=optional)
+    return source_files(
+      dl_manager, dict.fromkeys(names, url), optional=optional
+    )
   paths, origin = source_files(dl_manager, {url.rsplit("/", 1)[-1]: url})
   (archive,) = paths.values()
   found = {}

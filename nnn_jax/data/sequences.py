@@ -65,9 +65,7 @@ class SequenceDataset:
   def __post_init__(self) -> None:
     for name, ids in (("item", self.item_ids), ("user", self.user_ids)):
       if len(set(ids)) < len(ids) or not all(ids):
-        row = next(
-          n for n, i in enumerate(ids) if not i or ids.index(i) < n
-        )
+        row = next(n for n, i in enumerate(ids) if not i or ids.index(i) < n)
         raise ValueError(
           f"{self.name}: {name} row {row}: id {ids[row]!r} is empty or repeats"
         )

@@ -113,6 +113,7 @@ class Recommender(nnx.Module):
   def __init__(self, config: RecommenderConfig, *, rngs: nnx.Rngs):
     self.config = config
     self.sequence = _MODELS[type(config.sequence)](config.sequence, rngs=rngs)
+    self.similarity: Any
     if isinstance(config.similarity, DotConfig):
       self.similarity = Dot(config.similarity)
     else:

@@ -35,7 +35,8 @@ def test_movielens_with_times(tmp_path, data_dir):
     b"1,10,5.0,200\r\n2,10,3.0,7\r\n"
   )
   (tmp_path / "movies.csv").write_text(
-    'movieId,title,genres\n30,"Ran, again (1985)",Drama|War\n20,Up (2009),Kids\n'
+    "movieId,title,genres\n"
+    '30,"Ran, again (1985)",Drama|War\n20,Up (2009),Kids\n'
     "99,Unrated (1990),Drama\n"
   )
   dataset = sequences.load(

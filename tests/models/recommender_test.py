@@ -121,9 +121,7 @@ def test_loss_parity_of_mol():
 
   loss, balance, squares = values()
   assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
-  assert float(balance) == pytest.approx(
-    float(golden["aux_mi_loss"]), abs=1e-5
-  )
+  assert float(balance) == pytest.approx(float(golden["aux_mi_loss"]), abs=1e-5)
   assert float(squares) == pytest.approx(
     float(golden["aux_uid_embedding_l2_norm"]), abs=1e-6
   )

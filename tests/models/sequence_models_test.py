@@ -40,7 +40,9 @@ def golden_sasrec(golden, output):
       (block.query, block.key, block.value), weights, biases, strict=True
     ):
       _set(linear, weight, bias)
-    _set(block.output, golden[p + "out_proj.weight"], golden[p + "out_proj.bias"])
+    _set(
+      block.output, golden[p + "out_proj.weight"], golden[p + "out_proj.bias"]
+    )
     p = f"p/forward_layers.{n}._conv1d."
     for linear, m in ((block.mlp_in, 0), (block.mlp_out, 3)):
       _set(linear, golden[f"{p}{m}.weight"][..., 0], golden[f"{p}{m}.bias"])

@@ -1,6 +1,7 @@
 """Training of recommenders: ranks, the loss's rules, resume, learning."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,10 @@ STAGE = recommend.RecommendStage(
 def dataset():
   log = world.build(0, num_users=24, num_items=NUM_ITEMS, num_genres=5)
   bounds = np.searchsorted(log.users, np.arange(25))
-  cut = lambda column: [  # noqa: E731
-    column[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-  ]
+
+  def cut(column):
+    return [column[a:b] for a, b in itertools.pairwise(bounds)]
+
   return sequences.SequenceDataset(
     "tiny", log.item_ids, log.item_texts, log.user_ids, cut(log.items + 1),
     cut(log.timestamps), {},

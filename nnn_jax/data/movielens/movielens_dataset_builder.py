@@ -72,9 +72,7 @@ class Builder(base.SequenceBuilder):
 
   def _one_million(self, dl_manager, url):
     names = ("ratings.dat", "sequences.txt", "movies.dat")
-    files, origin = base.source_archive(
-      dl_manager, url, names, optional=names
-    )
+    files, origin = base.source_archive(dl_manager, url, names, optional=names)
     if "ratings.dat" in files:
       log = interactions.read_ratings(
         files["ratings.dat"], separator="::", header=False

@@ -65,7 +65,9 @@ def build(
       else:
         time += 3_600 + int(rng.exponential(5 * 86_400))
         interest = rng.integers(len(chosen))
-      item = rng.choice(num_items, p=weights[interest] / weights[interest].sum())
+      item = rng.choice(
+        num_items, p=weights[interest] / weights[interest].sum()
+      )
       weights[:, item] = 0.0  # Nobody chooses an item twice.
       users.append(user)
       rows.append(item)
