@@ -80,6 +80,34 @@ class Searchable(Protocol):
     ...
 
 
+@runtime_checkable
+class Grouped(Protocol):
+  """A pytree of documents in groups, each within a ball.
+
+  Attributes:
+    centres: `[num_groups, dim]`.
+    radii: `[num_groups]`.
+  """
+
+  centres: jax.Array
+  radii: jax.Array
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """(num_docs, dim)."""
+    ...
+
+  def rows(self, indices: types.Array) -> jax.Array:
+    """The embeddings `[num_indices, dim]`, in the compute dtype."""
+    ...
+
+  def members(
+    self, clusters: jax.Array
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Embeddings, rows, and which are documents, of some groups (-1: none)."""
+    ...
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AllDocuments:

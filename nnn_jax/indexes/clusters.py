@@ -145,20 +145,32 @@ class Clusters:
       where=where,
     )
 
-  def _score(
-    self, clusters: jax.Array, residual: jax.Array
-  ) -> tuple[jax.Array, jax.Array]:
-    """Rows and products of the members of some clusters, flat.
+  def members(
+    self, clusters: jax.Array
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The documents of some clusters, flat; differentiable.
 
-    A product of -inf fills what is beyond a cluster's size, and cluster -1.
+    Args:
+      clusters: `[num]` int32, -1 where fewer.
+
+    Returns:
+      (embeddings `[num * max_size, dim]`, corpus rows, whether it is one: what
+      fills up a smaller cluster is not).
     """
     member = jnp.arange(self.max_size)
     sizes = self._num_members(clusters)
     inside = (member[None, :] < sizes[:, None]).ravel()
     at = (self.starts[clusters][:, None] + member[None, :]).ravel()
     at = jnp.minimum(at, self.shape[0] - 1)
-    products = linalg.matmul(linalg.rows(self.embeddings, at), residual)
-    return self.ids[at], jnp.where(inside, products, -jnp.inf)
+    return linalg.rows(self.embeddings, at), self.ids[at], inside
+
+  def _score(
+    self, clusters: jax.Array, residual: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Rows and products of the members; -inf where there is none."""
+    embeddings, rows, inside = self.members(clusters)
+    products = linalg.matmul(embeddings, residual)
+    return rows, jnp.where(inside, products, -jnp.inf)
 
   def _num_members(self, clusters: jax.Array) -> jax.Array:
     return jnp.where(clusters >= 0, self.sizes[clusters], 0)

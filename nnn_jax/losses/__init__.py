@@ -27,6 +27,7 @@ References:
 """
 
 from nnn_jax.losses.completeness import completeness
+from nnn_jax.losses.distillation import margin_mse
 from nnn_jax.losses.ranking import in_batch_targets, info_nce, nnn_ranking_loss
 from nnn_jax.losses.sampled import (
   in_batch_softmax,
@@ -42,6 +43,7 @@ __all__ = [
   "in_batch_targets",
   "info_nce",
   "load_balancing",
+  "margin_mse",
   "nnn_ranking_loss",
   "sampled_softmax",
 ]

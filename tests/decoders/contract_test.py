@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 from nnn_jax.core import gradients, mixture, sharding
-from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr, mol, nnn
+from nnn_jax.decoders import (
+  dense,
+  diversity,
+  dpp,
+  hypencoder,
+  max_sum,
+  mmr,
+  mol,
+  nnn,
+)
 from nnn_jax.solvers import fista, working_set
 
 NUM_DOCS, DIM, K = 13, 6, 5
@@ -62,6 +71,22 @@ def two_components(query, corpus):
   return (
     mixture.QuerySide(jnp.stack([query, query[::-1]]), query[:2]),
     mixture.ItemSide(corpus[:, None], corpus[:, :2]),
+  )
+
+
+def two_layers(query, corpus):
+  """A network of a query: its entries are in every layer."""
+  query = jnp.asarray(query)  # Its storage is narrow, not this arithmetic.
+  query = query.astype(jnp.promote_types(query.dtype, jnp.float32))
+  mixed = jnp.outer(query, query[::-1]) + jnp.diag(query)
+  wide = jnp.concatenate([mixed, -mixed], axis=1)
+  return (
+    hypencoder.QNet(
+      (wide, jnp.concatenate([mixed, mixed])),
+      (jnp.concatenate([query, query]), query),
+      query[::-1],
+    ),
+    corpus,
   )
 
 
@@ -167,6 +192,14 @@ ROWS = [
     sweep=(gate_params(1), gate_params(2)._replace(temperature=1)),
     wrong_params=((), "0.5", nnn.NnnParams(0.1, 0.1)),
     represent=two_components,
+  ),
+  Row(
+    name="hypencoder",
+    module=hypencoder,
+    params=(),
+    config=hypencoder.HypencoderConfig(layer_norm=False),
+    wrong_params=(None, 0.5, np.ones(()), nnn.NnnParams(0.1, 0.1)),
+    represent=two_layers,
   ),
 ]
 
