@@ -31,6 +31,7 @@ from typing import Any
 
 import jax
 import matplotlib
+import matplotlib.ticker
 import numpy as np
 from absl import app, flags, logging
 
@@ -302,6 +303,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         xscale="log",
         ylim=(-0.03, 1.03),
       )
+      ax.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axes[0].set_ylabel(f"recall of the exact top {K}")
     drawing.legend(figure, axes[0])
     drawing.save(figure, path)
