@@ -2,7 +2,7 @@
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
 
-With a mixture of logits as well: --stages=dense,nnn_tr,mol.
+With a mixture of logits and COLT as well: --stages=dense,nnn_tr,mol,colt.
 
 Runs in minutes on 2 CPU cores; `make demo` runs it with the evaluation.
 """

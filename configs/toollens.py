@@ -9,7 +9,7 @@ Without `manual_dir` the files are downloaded. The published schedule is
   --config.dense.num_epochs=20 --config.dense.learning_rate=2e-5 \
   --config.nnn_tr.num_epochs=20 --config.nnn_tr.learning_rate=2e-5
 
-With a mixture of logits as well: --stages=dense,nnn_tr,mol.
+With a mixture of logits and COLT as well: --stages=dense,nnn_tr,mol,colt.
 
 Through the exact solver instead of 50 unrolled steps of FISTA:
 

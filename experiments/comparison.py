@@ -18,7 +18,7 @@ from nnn_jax.core import checks, mixture
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import dense, diversity, mmr, mol, nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import text_mol
+from nnn_jax.models import colt_retriever, text_mol
 from nnn_jax.solvers import fista
 from nnn_jax.training import selection
 
@@ -64,17 +64,27 @@ METHODS = {
   # What of NNN-Tr's gain is the encoder's, and what the decoder's.
   "dense_tr": Method("dense, NNN-Tr encoder", "nnn_tr", *_DENSE),
   "nnn_tr": Method("NNN-Tr", "nnn_tr", *_NNN, selection.penalty_grid()),
+  # A query that was not trained on is its encoder's output: see models.colt.
+  "colt": Method("COLT", "colt", *_DENSE),
   # Every item is scored: the corpora of the comparison are small.
   "mol": Method(
     "MoL", "mol", mol.decode, mol.MolConfig(search=mol.BruteForce()), None
   ),
 }
 
-Retriever = bi_encoder_lib.BiEncoder | text_mol.TextMolRetriever
+Retriever = (
+  bi_encoder_lib.BiEncoder
+  | text_mol.TextMolRetriever
+  | colt_retriever.ColtRetriever
+)
+# Of stages that are trained on request.
+OPTIONAL = ("colt", "mol")
 
 
 def load_retriever(folder: pathlib.Path) -> Retriever:
   """What a stage left, of whichever kind."""
+  if colt_retriever.is_saved_in(folder):
+    return colt_retriever.ColtRetriever.load(folder)[0]
   if text_mol.is_saved_in(folder):
     return text_mol.TextMolRetriever.load(folder)[0]
   return bi_encoder_lib.BiEncoder.load(folder)[0]
@@ -135,9 +145,15 @@ class Encoded:
 
   def params(self) -> Any:
     """The decoder's parameters, of a model that has some of its own."""
-    if isinstance(self._bi_encoder, bi_encoder_lib.BiEncoder):
-      raise ValueError("a bi-encoder has no parameters for a decoder.")
+    if not isinstance(self._bi_encoder, text_mol.TextMolRetriever):
+      raise ValueError("only a mixture has parameters for a decoder.")
     return self._bi_encoder.params()
+
+  def serves(self, dataset: pipeline.RetrievalDataset) -> bool:
+    """Whether it can embed the corpus: COLT only the one it was trained on."""
+    return not isinstance(
+      self._bi_encoder, colt_retriever.ColtRetriever
+    ) or self._bi_encoder.knows(dataset.doc_texts)
 
   def split(self, dataset: pipeline.RetrievalDataset, name: str) -> Embeddings:
     """Embeds one query split and the corpus, or reads them back."""

@@ -49,7 +49,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Prepared data sets.")
 _DECODERS = flags.DEFINE_list(
   "decoders",
   ["dense", "mmr", "diversity", "nnn_fix", "dense_tr", "nnn_tr"],
-  "Rows of the table; by default also mol, where that stage was trained.",
+  "Rows of the table; by default also colt and mol, where they were trained.",
 )
 _SPLITS = flags.DEFINE_list(
   "splits", ["test"], 'Query splits, such as "test,see_also"; or "all".'
@@ -199,6 +199,7 @@ def evaluate(workdir: pathlib.Path, decoders: Sequence[str]) -> str:
       cosines = [
         {"encoder": stage} | comparison.geometry(encoded.split(dataset, split))
         for stage, encoded in encoders.items()
+        if encoded.serves(dataset)
       ]
       results["data_sets"][title] = {
         "rows": rows,
@@ -246,6 +247,8 @@ def _evaluate_split(dataset, split, chosen, encoders, out):
   )
   rows, table = [], {}
   for name, one in chosen.items():
+    if not encoders[one.method.stage].serves(dataset):
+      continue
     embeddings = encoders[one.method.stage].split(dataset, split)
     row, indices, comp = comparison.measure(one, embeddings)
     rows.append(row)
@@ -332,9 +335,12 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   logging.set_verbosity(logging.INFO)
   workdir, decoders = pathlib.Path(_WORKDIR.value), list(_DECODERS.value)
-  trained = (workdir / "mol" / "retriever").exists()
-  if trained and FLAGS["decoders"].using_default_value:
-    decoders.append("mol")
+  if FLAGS["decoders"].using_default_value:
+    decoders += [
+      name
+      for name in comparison.OPTIONAL
+      if (workdir / name / "retriever").exists()
+    ]
   print(evaluate(workdir, decoders))
 
 

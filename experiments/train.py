@@ -31,22 +31,30 @@ from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import fetch, text_encoder, text_mol, tokenization
-from nnn_jax.training import loop, mol_stage, selection, stages
+from nnn_jax.models import (
+  colt_retriever,
+  fetch,
+  text_encoder,
+  text_mol,
+  tokenization,
+)
+from nnn_jax.training import colt_stage, loop, mol_stage, selection, stages
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Where results go.", required=True
 )
 _STAGES = flags.DEFINE_list(
-  "stages", ["dense", "nnn_tr"], "Stages to run, of dense, nnn_tr and mol."
+  "stages",
+  ["dense", "nnn_tr"],
+  "Stages to run, of dense, nnn_tr, mol and colt.",
 )
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
 )
 
 BiEncoder = bi_encoder_lib.BiEncoder
-STAGES = ("dense", "nnn_tr", "mol")
+STAGES = ("dense", "nnn_tr", "mol", "colt")
 
 
 def initial_bi_encoder(
@@ -96,7 +104,10 @@ def run_stage(
   name: str,
   make_task: Callable[[], loop.Task],
   make_result: Callable[[Any], Any],
-  stage: stages.DenseStage | stages.NnnStage | mol_stage.MolStage,
+  stage: stages.DenseStage
+  | stages.NnnStage
+  | mol_stage.MolStage
+  | colt_stage.ColtStage,
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   load: Callable[[pathlib.Path], tuple[Any, dict[str, Any]]] = BiEncoder.load,
@@ -214,7 +225,7 @@ def train(
   workdir: pathlib.Path,
   stage_names: Sequence[str] = ("dense", "nnn_tr"),
 ) -> None:
-  """Runs the stages in order; nnn_tr starts from dense."""
+  """Runs the stages in order; nnn_tr and colt start from dense."""
   unknown = set(stage_names) - set(STAGES)
   if unknown:
     raise ValueError(
@@ -240,7 +251,7 @@ def train(
   initial = initial_bi_encoder(config, dataset)
   if "mol" in stage_names:
     train_mol(initial, dataset, config, workdir)
-  if not {"dense", "nnn_tr"} & set(stage_names):
+  if not {"dense", "nnn_tr", "colt"} & set(stage_names):
     return
   graphdef, _ = nnx.split(initial.query_encoder)
   dense = run_stage(
@@ -255,6 +266,8 @@ def train(
     config,
     workdir,
   )
+  if "colt" in stage_names:
+    train_colt(dense, dataset, config, workdir)
   if "nnn_tr" not in stage_names:
     return
 
@@ -307,6 +320,25 @@ def train_mol(
     config,
     workdir,
     load=text_mol.TextMolRetriever.load,
+  )
+
+
+def train_colt(
+  dense: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> colt_retriever.ColtRetriever:
+  """The stage "colt"."""
+  stage = colt_stage.ColtStage(**config.colt)
+  return run_stage(
+    "colt",
+    lambda: colt_stage.colt_task(dense, dataset, stage, seed=config.seed),
+    lambda params: colt_stage.make_retriever(dense, dataset, stage, params),
+    stage,
+    config,
+    workdir,
+    load=colt_retriever.ColtRetriever.load,
   )
 
 

@@ -7,6 +7,13 @@ query splits (`relevant` holds document ids), with the same three features:
   text      Text
   relevant  Sequence(Text)
 
+A data set of sequences (a log of users and items) has two splits instead:
+
+  items  id, text          item n of the rows below is row n of this split
+  users  id, items int32 [length], timestamps int64 [length] or [0]
+
+with the items of a user oldest first; see `SequenceBuilder`.
+
 Rows keep the order of the source. A builder subclasses `RetrievalBuilder`,
 sets a few class attributes and writes `read_source`. TensorFlow is never
 imported: the files are array_record, read by `as_data_source`.
@@ -19,12 +26,15 @@ import pathlib
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
-from nnn_jax.data import records
+from nnn_jax import files
+from nnn_jax.data import interactions, records
 
 FEATURES = {
   "id": tfds.features.Text(),
@@ -83,6 +93,111 @@ class RetrievalBuilder(
       features = row._asdict()
       features["relevant"] = list(row.relevant)
       yield key, features
+
+
+class SequenceBuilder(
+  tfds.core.GeneratorBasedBuilder,
+  abc.ABC,
+  skip_registration=True,  # type: ignore[call-arg]  # TFDS's own keyword.
+):
+  """Stores the log that `read_log` returns, by user and in order of time."""
+
+  HOMEPAGE: str = ""
+  LICENSE: str = ""
+  CITATION: str = ""
+
+  @abc.abstractmethod
+  def read_log(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> interactions.Log:
+    """Reads the original files."""
+
+  def _info(self) -> tfds.core.DatasetInfo:
+    # One schema for both splits, as TFDS asks: an item has no interactions, a
+    # user no text.
+    features = {
+      "id": tfds.features.Text(),
+      "text": tfds.features.Text(),
+      "items": tfds.features.Tensor(shape=(None,), dtype=np.int32),
+      "timestamps": tfds.features.Tensor(shape=(None,), dtype=np.int64),
+    }
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=type(self).__doc__,
+      features=tfds.features.FeaturesDict(features),
+      homepage=self.HOMEPAGE,
+      license=self.LICENSE,
+      citation=self.CITATION,
+      metadata=tfds.core.MetadataDict(),
+      disable_shuffling=True,  # A row's place is its number.
+    )
+
+  def _split_generators(self, dl_manager: tfds.download.DownloadManager):
+    log = interactions.chronological(self.read_log(dl_manager))
+    self.info.metadata.update(log.metadata)
+    return {"items": self._items(log), "users": self._users(log)}
+
+  def _generate_examples(self) -> Iterator:
+    raise NotImplementedError("the splits have generators of their own")
+
+  def _items(self, log: interactions.Log) -> Iterator:
+    none = {"items": np.zeros(0, np.int32), "timestamps": np.zeros(0, np.int64)}
+    rows = zip(log.item_ids, log.item_texts, strict=True)
+    for key, (item, text) in enumerate(rows):
+      yield key, {"id": item, "text": text, **none}
+
+  def _users(self, log: interactions.Log) -> Iterator:
+    bounds = np.searchsorted(log.users, np.arange(len(log.user_ids) + 1))
+    for key, user in enumerate(log.user_ids):
+      rows = slice(bounds[key], bounds[key + 1])
+      times = np.zeros(0) if log.timestamps is None else log.timestamps[rows]
+      items = log.items[rows]
+      yield (
+        key,
+        {
+          "id": user,
+          "text": "",
+          "items": items,
+          "timestamps": times.astype(np.int64),
+        },
+      )
+
+
+def source_archive(
+  dl_manager: tfds.download.DownloadManager,
+  url: str,
+  names: Sequence[str],
+  *,
+  optional: tuple[str, ...] = (),
+) -> tuple[dict[str, pathlib.Path], str]:
+  """As `source_files`, for files that are published in one archive.
+
+  Args:
+    dl_manager: of the builder.
+    url: of the archive.
+    names: of its files, without folders. The manual directory holds these
+      files, not the archive.
+    optional: names that may be absent.
+  """
+  if manual_folder(dl_manager) is not None:
+    return source_files(
+      dl_manager, dict.fromkeys(names, url), optional=optional
+    )
+  paths, origin = source_files(dl_manager, {url.rsplit("/", 1)[-1]: url})
+  (archive,) = paths.values()
+  found = {}
+  # TFDS extracts by way of TensorFlow, which is not needed for anything else.
+  with zipfile.ZipFile(archive) as opened:
+    for member in opened.namelist():
+      name = member.rsplit("/", 1)[-1]
+      if name in names:
+        found[name] = archive.parent / f"{archive.name}.extracted" / name
+        with opened.open(member) as data:
+          files.write(found[name], data.read())
+  missing = set(names) - set(found) - set(optional)
+  if missing:
+    raise FileNotFoundError(f"{url} lacks {', '.join(sorted(missing))}")
+  return found, origin
 
 
 def source_files(

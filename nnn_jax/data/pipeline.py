@@ -36,6 +36,7 @@ NAMES = (
   "multihop_rag",
   "limit",
   "cranfield",
+  "nq320k",
 )
 _BEIR_PREFIX = "beir:"
 
@@ -115,6 +116,21 @@ def load(
       f"unknown data set {name!r}: expected one of {', '.join(NAMES)}, or "
       "'beir:/path/to/folder'"
     )
+  builder = prepare(name, data_dir, manual_dir)
+  rows = {split: _decode(builder, split) for split in builder.info.splits}
+  corpus = [records.Document(i, text) for i, text, _ in rows.pop("corpus")]
+  splits = {
+    split: [
+      records.Query(i, text, relevant) for i, text, relevant in split_rows
+    ]
+    for split, split_rows in rows.items()
+  }
+  metadata = dict(builder.info.metadata)
+  return _to_dataset(name, records.Source(corpus, splits, metadata))
+
+
+def prepare(name: str, data_dir: Any, manual_dir: Any) -> Any:
+  """The TFDS builder of a data set, prepared; arguments as of `load`."""
   builder, manual = _builder(name, data_dir, manual_dir)
   if builder.is_prepared():
     logging.info("%s: reading %s", name, builder.data_path)
@@ -128,16 +144,7 @@ def load(
       download_config=tfds.download.DownloadConfig(manual_dir=manual),
       file_format="array_record",
     )
-  rows = {split: _decode(builder, split) for split in builder.info.splits}
-  corpus = [records.Document(i, text) for i, text, _ in rows.pop("corpus")]
-  splits = {
-    split: [
-      records.Query(i, text, relevant) for i, text, relevant in split_rows
-    ]
-    for split, split_rows in rows.items()
-  }
-  metadata = dict(builder.info.metadata)
-  return _to_dataset(name, records.Source(corpus, splits, metadata))
+  return builder
 
 
 def _builder(name, data_dir, manual_dir):
@@ -175,15 +182,16 @@ def _decode(builder, split: str) -> list[tuple[str, str, tuple[str, ...]]]:
   """Reads a whole split once: the per-row decoding of TFDS is slow."""
   return [
     (
-      _to_str(row["id"]),
-      _to_str(row["text"]),
-      tuple(_to_str(doc_id) for doc_id in row["relevant"]),
+      to_str(row["id"]),
+      to_str(row["text"]),
+      tuple(to_str(doc_id) for doc_id in row["relevant"]),
     )
     for row in builder.as_data_source(split=split)
   ]
 
 
-def _to_str(text: bytes | str) -> str:
+def to_str(text: bytes | str) -> str:
+  """Text as TFDS stores it, decoded."""
   return text.decode("utf-8") if isinstance(text, bytes) else str(text)
 
 

@@ -26,6 +26,7 @@ References:
   Predictive Coding, arXiv 1807.03748.
 """
 
+from nnn_jax.losses.completeness import completeness
 from nnn_jax.losses.ranking import in_batch_targets, info_nce, nnn_ranking_loss
 from nnn_jax.losses.sampled import (
   in_batch_softmax,
@@ -35,6 +36,7 @@ from nnn_jax.losses.sampled import (
 from nnn_jax.losses.selection import fenchel_young
 
 __all__ = [
+  "completeness",
   "fenchel_young",
   "in_batch_softmax",
   "in_batch_targets",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnn_jax.data import pipeline
+from nnn_jax.data import pipeline, sequences
 
 # (name, folder, documents, queries by split, mean relevant over all queries).
 EXPECTED = [
@@ -74,3 +74,26 @@ def test_a_beir_folder_gives_the_same_as_its_builder(shared, data_dir):
       read.splits[split].relevant, queries.relevant, strict=True
     ):
       np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+  ("name", "folder", "users", "items", "interactions", "timed"),
+  [
+    ("movielens/latest_small", "ml-latest-small", 610, 9_724, 100_836, True),
+    ("movielens/1m", "ml-1m-seq", 6_040, 3_416, 999_611, False),
+    ("amazon/beauty", "amazon-5core-seq", 22_363, 12_101, 198_502, False),
+  ],
+)
+def test_sequence_sizes(
+  name, folder, users, items, interactions, timed, shared, data_dir
+):
+  if not (shared / folder).is_dir():
+    pytest.skip(f"no original data in {shared / folder}")
+  dataset = sequences.load(name, data_dir=data_dir, manual_dir=shared / folder)
+  assert (len(dataset.user_ids), dataset.num_items) == (users, items)
+  assert sum(map(len, dataset.items)) == interactions
+  assert (dataset.timestamps is not None) == timed
+  test = sequences.leave_one_out(dataset, "test")
+  assert len(test) == users
+  held = [t in row for t, row in zip(test.targets, test.items, strict=True)]
+  assert not any(held)  # Nobody's target was seen before.
