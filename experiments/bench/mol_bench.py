@@ -14,7 +14,8 @@ how often its 10 hold the item that the query is about, over how often the exact
 10 do. The worlds are described in `experiments.bench.mol_worlds`. The peer is
 the same model in PyTorch eager on the same threads, if it is installed (`pip
 install ".[bench]"`): brute force over blocks of items, and the search by the
-average. Rows that are in --json already are not measured again.
+average. Rows that are in --json already are not measured again;
+beside it stands a figure of recall against latency.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from functools import partial
 from typing import Any
 
 import jax
+import matplotlib
+import matplotlib.ticker
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import report
+from experiments import drawing, report
 from experiments.bench import memory, mol_worlds, timing
 from nnn_jax.core import mixture
 from nnn_jax.decoders import mol
@@ -278,6 +281,34 @@ def growth(rows: list[dict[str, Any]]) -> list[str]:
   return lines
 
 
+def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+  """Recall against latency, a point a search, a panel a world and size."""
+  panels = list(dict.fromkeys((row["world"], row["num_docs"]) for row in rows))
+  names = list(dict.fromkeys(row["search"] for row in rows))
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(1.2 + 3.2 * len(panels), 4.0)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for ax, (world, num_docs) in zip(axes, panels, strict=True):
+      for n, name in enumerate(names):
+        points = [
+          (row["ms"], row["recall"])
+          for row in rows
+          if (row["world"], row["num_docs"], row["search"])
+          == (world, num_docs, name)
+        ]
+        ax.plot(*zip(*points, strict=True), label=name, **drawing.look(n))
+      ax.set(
+        title=f"{pathlib.Path(world).name}, {num_docs:,} items",
+        xlabel=f"ms a batch of {_BATCH.value}",
+        xscale="log",
+        ylim=(-0.03, 1.03),
+      )
+      ax.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    axes[0].set_ylabel(f"recall of the exact top {K}")
+    drawing.legend(figure, axes[0])
+    drawing.save(figure, path)
+
+
 def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
@@ -293,6 +324,8 @@ def main(argv: Sequence[str]) -> None:
   print(report.markdown_table(rows, columns, digits=4))
   print()
   print("\n".join(growth(rows)))
+  if _JSON.value:
+    draw(rows, pathlib.Path(_JSON.value).with_suffix(".png"))
 
 
 if __name__ == "__main__":

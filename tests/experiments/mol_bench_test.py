@@ -39,6 +39,7 @@ def test_command_measures_prints_and_resumes(tmp_path):
     assert searches["average 100"]["ms"] > 0
     assert searches["average 100"]["num_scored"] == 100
   assert "relative hit rate" in first.stdout
+  assert path.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
   again = subprocess.run(command, capture_output=True, text=True, check=False)
   assert again.returncode == 0, again.stderr
