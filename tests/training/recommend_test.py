@@ -169,8 +169,8 @@ def _batch(dataset, size=4):
 @pytest.mark.parametrize(
   ("kind", "negatives"),
   [
-    ("dot", "shared"),
     ("mol", "shared"),
+    pytest.param("dot", "shared", marks=pytest.mark.slow),
     pytest.param("dot", "each", marks=pytest.mark.slow),
     pytest.param("mol", "each", marks=pytest.mark.slow),
   ],
@@ -239,11 +239,11 @@ def fit(dataset, folder, num_epochs, model):
 @pytest.mark.parametrize(
   ("kind", "model", "epochs"),
   [
-    ("dot", "sasrec", 2),
-    pytest.param("dot", "sasrec", 4, marks=pytest.mark.slow),
-    pytest.param("mol", "hstu", 4, marks=pytest.mark.slow),
+    ("dot", "sasrec", 4),
+    ("mol", "hstu", 4),
   ],
 )
+@pytest.mark.slow  # The loop's own tests resume in the default tier.
 def test_a_resumed_run_is_the_whole_run(kind, model, epochs, dataset, tmp_path):
   start = new(kind, model)
   whole, progress = fit(dataset, tmp_path / "whole", epochs, start)
