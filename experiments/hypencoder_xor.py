@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tqdm
-from absl import app, flags
+from absl import app, flags, logging
 from flax import nnx
 
 from experiments import report
@@ -227,11 +227,11 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  rows = [
-    run(name, seed=int(seed), num_steps=_STEPS.value)
-    for name in MODELS
-    for seed in _SEEDS.value
-  ]
+  rows = []
+  for name in MODELS:
+    for seed in _SEEDS.value:
+      rows.append(run(name, seed=int(seed), num_steps=_STEPS.value))
+      logging.info("%s", rows[-1])
   print(report.markdown_table(rows, list(rows[0])))
   report.write_json(pathlib.Path(_WORKDIR.value) / "xor.json", rows)
 
@@ -241,5 +241,6 @@ if __name__ == "__main__":
     "workdir", None, "Where results go.", required=True
   )
   _SEEDS = flags.DEFINE_list("seeds", ["0", "1"], "Seeds.")
-  _STEPS = flags.DEFINE_integer("num_steps", 3_000, "Training steps.")
+  _STEPS = flags.DEFINE_integer("num_steps", 1_500, "Training steps.")
+  logging.set_verbosity(logging.INFO)
   app.run(main)
