@@ -129,6 +129,7 @@ def normalize(x: types.Array) -> jax.Array:
   [[-1.0, 1.0], [0.0, 0.0]]
   """
   # Two passes: E[x^2] - E[x]^2 cancels.
+  x = jnp.asarray(x)
   centred = x - jnp.mean(x, axis=-1, keepdims=True)
   variance = jnp.mean(centred**2, axis=-1, keepdims=True)
   return centred * jax.lax.rsqrt(variance + _EPS)
@@ -177,6 +178,6 @@ def upper_bounds(
   return linalg.matmul(middle, output) + spread + slack
 
 
-def _rounding(weights: jax.Array) -> float:
+def _rounding(weights: types.Array) -> float:
   """Of a product with so many terms, twice: in the bound and in the score."""
   return 4.0 * (weights.shape[0] + 2) * float(jnp.finfo(weights.dtype).eps)
