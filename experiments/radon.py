@@ -3,7 +3,7 @@
 Among any h + 2 points in h dimensions one split has no separating hyperplane
 (Radon 1921): with lambda the null vector of [X | 1]^T, the points of positive
 and of negative lambda. If one side is what a query asks for, no query vector
-ranks it first. The network |u . x + c| = relu(z) + relu(-z) does: [X | 1] [u; c]
+ranks it first. The network |u . x + c| = relu(z) + relu(-z) does: [X | 1][u; c]
 = v has a solution for every v with lambda . v = 0, such as one that is 0 on one
 side and balanced on the other.
 
