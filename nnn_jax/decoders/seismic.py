@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from nnn_jax import types
+from nnn_jax import native, types
 from nnn_jax.core import checks, linalg, sparse
 from nnn_jax.decoders import seismic_search
 
@@ -37,12 +38,21 @@ class SeismicConfig:
 
   Attributes:
     search: Which documents are scored.
+    backend: Of Sequential: "native" is a kernel in C++ for CPU that is compiled
+      at first use and returns what "xla" does, up to rounding; it scores a
+      document that two lists name once. "auto" is native where it runs. It
+      cannot be exported.
   """
 
   search: Search = Sequential()
+  backend: Literal["auto", "xla", "native"] = "auto"
 
   def __post_init__(self):
     checks.check_choice("search", self.search, (Exact, Sequential, Routed))
+    if self.backend not in ("auto", "xla", "native"):
+      raise ValueError(
+        f'backend must be "auto", "xla" or "native", got {self.backend!r}.'
+      )
     for name, value in dataclasses.asdict(self.search).items():
       if name == "heap_factor":
         if not value > 0:
@@ -123,13 +133,33 @@ def decode(
   if not sizes["num_entries"]:  # As one that is missing.
     indices, values = jnp.full(1, -1), jnp.zeros(1, values.dtype)
   query = SparseVector(indices.astype(jnp.int32), values)
+  if config.backend != "xla":
+    backend = _backend(config, query, corpus)
+    config = dataclasses.replace(config, backend=backend)
   return _decode(query, corpus, where, k=k, config=config)
+
+
+def _backend(config, query, corpus):
+  """What runs: "native" if asked for, or "auto" and possible."""
+  fits = (
+    isinstance(config.search, Sequential)
+    and query.values.dtype == jnp.float32
+    and corpus.values.dtype in (jnp.float16, jnp.float32)
+  )
+  if fits and jax.default_backend() == "cpu" and native.seismic():
+    return "native"
+  if config.backend == "native":
+    raise ValueError(
+      'backend = "native" takes Sequential, float32 queries, values in float16 '
+      'or float32, a CPU and a C++ compiler: use "auto" or "xla".'
+    )
+  return "xla"
 
 
 @partial(jax.jit, static_argnames=("k", "config"))
 def _decode(query, corpus, where, *, k, config):
   panel = sparse.dense(query, corpus.vocab)
-  found = _find(config.search, k, query, corpus, where)
+  found = _find(config, k, query, corpus, where)
   # Scores are those that were sorted; the rows add the derivative.
   shown = jnp.maximum(found.indices, 0)
   scores = sparse.products(panel, corpus.indices[shown], corpus.values[shown])
@@ -147,17 +177,28 @@ def _decode(query, corpus, where, *, k, config):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _find(search, k, query, corpus, where):
+def _find(config, k, query, corpus, where):
   """The search; constant for derivatives, one query after another in vmap."""
 
   @jax.custom_batching.custom_vmap
   def find(query, corpus, where):
+    if config.backend == "native":
+      one = jax.tree.map(lambda x: x[None], query)
+      found = _native(config.search, k, one, corpus, where)
+      return jax.tree.map(lambda x: x[0], found)
     panel = sparse.dense(query, corpus.vocab)
-    return search.find(query, panel, corpus, where, k)
+    return config.search.find(query, panel, corpus, where, k)
 
   @find.def_vmap
   def in_turn(size, batched, query, corpus, where):
     del size
+    if config.backend == "native" and jax.tree.leaves(batched) == [
+      True,
+      True,
+      *[False] * len(jax.tree.leaves((corpus, where))),
+    ]:
+      found = _native(config.search, k, query, corpus, where)
+      return found, jax.tree.map(lambda _: True, found)
     args, tree = jax.tree.flatten((query, corpus, where))
     flags = jax.tree.leaves(batched)
     turns = [arg for arg, flag in zip(args, flags, strict=True) if flag]
@@ -177,9 +218,9 @@ def _find(search, k, query, corpus, where):
 
 
 @_find.defjvp
-def _find_jvp(search, k, primals, tangents):
+def _find_jvp(config, k, primals, tangents):
   del tangents
-  found = _find(search, k, *primals)
+  found = _find(config, k, *primals)
 
   def zero(x):
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -187,3 +228,36 @@ def _find_jvp(search, k, primals, tangents):
     return jnp.zeros(x.shape, jax.dtypes.float0)
 
   return found, jax.tree.map(zero, found)
+
+
+def _native(search, k, query, index, where):
+  """Sequential on a batch of queries, in one call."""
+  num, kind = query.indices.shape[0], jax.ShapeDtypeStruct
+  call = jax.ffi.ffi_call(
+    native.seismic(),
+    (
+      kind((num, k), jnp.int32),
+      kind((num, k), jnp.float32),
+      kind((num,), jnp.int32),
+      kind((num,), jnp.bool_),
+    ),
+  )
+  indices, scores, num_scored, finite = call(
+    query.indices,
+    query.values,
+    index.indices,
+    index.values,
+    index.list_starts,
+    index.block_starts,
+    index.postings,
+    index.summary_indices,
+    index.summary_codes,
+    index.summary_least,
+    index.summary_step,
+    jnp.zeros(0, bool) if where is None else where,
+    cut=np.int64(search.cut),
+    heap_factor=np.float32(search.heap_factor),
+  )
+  return seismic_search.Found(
+    indices, scores, num_scored, jnp.zeros_like(num_scored), finite
+  )

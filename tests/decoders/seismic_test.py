@@ -1,12 +1,14 @@
 """Seismic against brute force and a plain Python reference."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nnn_jax import native
 from nnn_jax.decoders import seismic
 from nnn_jax.indexes import sparse, sparse_blocks
 
@@ -76,8 +78,10 @@ def reference(index, query, k, cut, heap_factor):
   return ([doc for _, doc in heap] + [-1] * k)[:k]
 
 
-def config_of(search):
-  return seismic.SeismicConfig(search=search)
+def config_of(search, backend="xla"):
+  if backend == "native" and native.seismic() is None:
+    pytest.skip("there is no C++ compiler")
+  return seismic.SeismicConfig(search=search, backend=backend)
 
 
 def padded_to(index, like):
@@ -127,9 +131,10 @@ def template(quantize):
   )
 
 
-def test_sequential_is_the_reference_on_500_worlds():
+@pytest.mark.parametrize("backend", ["xla", "native"])
+def test_sequential_is_the_reference_on_500_worlds(backend):
   search = seismic.Sequential(cut=3, heap_factor=0.75)
-  config = config_of(search)
+  config = config_of(search, backend)
   indexes, queries, expected = [], [], []
   for seed in range(500):
     docs, query = world(seed)
@@ -252,6 +257,53 @@ def test_empty_and_non_finite(search):
   for k in (0, 3):
     with pytest.raises(ValueError, match="k must be between 1 and num_docs"):
       seismic.decode((), query, index, k=k, config=config)
+
+
+def test_native_batches_equal_xla():
+  docs, _ = world(0, num_docs=300)
+  index = build(docs + np.float32(0.01) * (docs > 0), dtype=np.float16)
+  queries = [vector(world(seed)[1]) for seed in range(8)]
+  queries = jax.tree.map(lambda *x: np.stack(x), *queries)
+  where = np.arange(300) % 3 > 0
+  search, results = seismic.Sequential(cut=6, heap_factor=0.9), []
+  for backend in ("native", "xla"):
+    config = config_of(search, backend)
+    decode = partial(seismic.decode, k=K, config=config, where=where)
+    results.append(jax.vmap(lambda q, f=decode: f((), q, index))(queries))
+  np.testing.assert_array_equal(results[0].indices, results[1].indices)
+  np.testing.assert_allclose(results[0].scores, results[1].scores, rtol=1e-5)
+  grad = jax.grad(
+    lambda values: jnp.sum(
+      seismic.decode(
+        (),
+        seismic.SparseVector(queries.indices[0], values),
+        index,
+        k=K,
+        config=config_of(search, "native"),
+      ).scores
+    )
+  )(queries.values[0])
+  assert float(jnp.sum(grad)) > 0
+
+
+def test_no_compiler_is_one_line_in_the_log(monkeypatch, caplog):
+  monkeypatch.setenv("CXX", "no-such-compiler")
+  native.seismic.cache_clear()
+  try:
+    assert native.seismic() is None
+    assert native.seismic() is None
+    assert len(caplog.records) == 1
+    assert "no-such-compiler" in caplog.text
+    with pytest.raises(ValueError, match="a C\\+\\+ compiler"):
+      seismic.decode(
+        (),
+        vector(world(0)[1]),
+        build(world(0)[0]),
+        k=K,
+        config=seismic.SeismicConfig(backend="native"),
+      )
+  finally:
+    native.seismic.cache_clear()
 
 
 def test_errors_name_the_argument():
