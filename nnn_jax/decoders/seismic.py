@@ -234,7 +234,7 @@ def _native(search, k, query, index, where):
   """Sequential on a batch of queries, in one call."""
   num, kind = query.indices.shape[0], jax.ShapeDtypeStruct
   call = jax.ffi.ffi_call(
-    native.seismic(),
+    native.SEISMIC,
     (
       kind((num, k), jnp.int32),
       kind((num, k), jnp.float32),

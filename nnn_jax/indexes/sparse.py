@@ -101,7 +101,7 @@ def from_csr(matrix: Any) -> SparseRows:
 
 
 def from_lists(
-  indices: Sequence[types.Array], values: Sequence[types.Array], vocab: int
+  indices: Sequence[Any], values: Sequence[Any], vocab: int
 ) -> SparseRows:
   """Checks a list of rows; see `from_arrays`.
 

@@ -241,7 +241,7 @@ def _summaries(rows, postings, block_starts, config):
 
 def save(index: arrays_lib.SparseBlocks, path: files.PathLike) -> None:
   """Writes one .npz file, which appears whole or not at all."""
-  arrays = {
+  arrays: dict[str, Any] = {
     field.name: np.asarray(getattr(index, field.name))
     for field in dataclasses.fields(index)
   }

@@ -24,22 +24,23 @@ from nnn_jax import files
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC")
 _SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+SEISMIC = "nnn_jax_seismic"
 _LOG = logging.getLogger(__name__)
 
 
 @functools.cache
-def seismic() -> str | None:
-  """The FFI target of the kernel, or None, with one line in the log."""
+def seismic() -> bool:
+  """Whether the target SEISMIC is there; else one line in the log says why."""
   try:
     library = ctypes.CDLL(str(_compiled("seismic.cc")))
     jax.ffi.register_ffi_target(
-      "nnn_jax_seismic", jax.ffi.pycapsule(library.NnnSeismic), platform="cpu"
+      SEISMIC, jax.ffi.pycapsule(library.NnnSeismic), platform="cpu"
     )
   except (OSError, subprocess.SubprocessError) as error:
     output = getattr(error, "stderr", None) or error
     _LOG.warning("seismic: no native kernel, XLA is used (%s)", output)
-    return None
-  return "nnn_jax_seismic"
+    return False
+  return True
 
 
 def _compiled(name: str) -> pathlib.Path:

@@ -79,7 +79,7 @@ def reference(index, query, k, cut, heap_factor):
 
 
 def config_of(search, backend="xla"):
-  if backend == "native" and native.seismic() is None:
+  if backend == "native" and not native.seismic():
     pytest.skip("there is no C++ compiler")
   return seismic.SeismicConfig(search=search, backend=backend)
 
@@ -290,8 +290,8 @@ def test_no_compiler_is_one_line_in_the_log(monkeypatch, caplog):
   monkeypatch.setenv("CXX", "no-such-compiler")
   native.seismic.cache_clear()
   try:
-    assert native.seismic() is None
-    assert native.seismic() is None
+    assert not native.seismic()
+    assert not native.seismic()
     assert len(caplog.records) == 1
     assert "no-such-compiler" in caplog.text
     with pytest.raises(ValueError, match="a C\\+\\+ compiler"):
