@@ -78,8 +78,10 @@ def make(num_docs: int, num_queries: int, *, seed: int = 0) -> World:
     _, first = np.unique(at, return_index=True)
     at = at[np.sort(first)][:_QUERY_WORDS]
     rank = np.arange(1, _QUERY_WORDS + 1)
-    coords.append(at)
-    weights.append(3 / rank**1.05 * rng.lognormal(0, 0.3, _QUERY_WORDS))
+    weight = 3 / rank**1.05 * rng.lognormal(0, 0.3, _QUERY_WORDS)
+    order = np.argsort(at)  # The peer wants them ascending.
+    coords.append(at[order])
+    weights.append(weight[order])
   return World(
     sparse.from_lists(indices, values, VOCAB),
     np.stack(coords).astype(np.int32),
