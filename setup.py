@@ -46,6 +46,7 @@ BENCH = [
   "celer>=0.7.4",
   "faiss-cpu>=1.9",
   "langchain-core>=0.3",
+  "pyseismic-lsr>=0.5.4",
   "pyversity>=0.2",
   "scikit-learn>=1.6",
   "skglm>=0.5",
@@ -63,7 +64,7 @@ setuptools.setup(
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=setuptools.find_packages(include=["nnn_jax", "nnn_jax.*"]),
-  package_data={"nnn_jax": ["py.typed"]},
+  package_data={"nnn_jax": ["py.typed", "native/*.cc"]},
   install_requires=["jax>=0.8", "numpy>=2.0"],
   extras_require={
     "train": TRAIN,

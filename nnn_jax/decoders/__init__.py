@@ -5,7 +5,7 @@
 One query a call: batch with `jax.vmap(..., in_axes=(None, 0, None))`.
 """
 
-from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr, nnn
+from nnn_jax.decoders import dense, diversity, dpp, max_sum, mmr, nnn, seismic
 from nnn_jax.types import DecodeFn, DecodeResult
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
   "max_sum",
   "mmr",
   "nnn",
+  "seismic",
 ]

@@ -1,0 +1,68 @@
+"""Kernels in C++, compiled at first use and kept in the cache folder.
+
+The folder is that of `NNN_JAX_CACHE`, or `~/.cache/nnn_jax`. It takes a C++17
+compiler: `CXX`, or c++. `-march=native` suits the machine that compiles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+import jax
+
+from nnn_jax import files
+
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC")
+_SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+SEISMIC = "nnn_jax_seismic"
+_LOG = logging.getLogger(__name__)
+
+
+@functools.cache
+def seismic() -> bool:
+  """Whether the target SEISMIC is there; else one line in the log says why."""
+  try:
+    library = ctypes.CDLL(str(_compiled("seismic.cc")))
+    jax.ffi.register_ffi_target(
+      SEISMIC, jax.ffi.pycapsule(library.NnnSeismic), platform="cpu"
+    )
+  except (OSError, subprocess.SubprocessError) as error:
+    output = getattr(error, "stderr", None) or error
+    _LOG.warning("seismic: no native kernel, XLA is used (%s)", output)
+    return False
+  return True
+
+
+def _compiled(name: str) -> pathlib.Path:
+  source = pathlib.Path(__file__).with_name(name)
+  compiler = shlex.split(os.environ.get("CXX", "c++"))
+  if shutil.which(compiler[0]) is None:
+    raise FileNotFoundError(f"there is no C++ compiler {compiler[0]}; set CXX")
+  command = [*compiler, *_FLAGS, *_SUMS, f"-I{jax.ffi.include_dir()}"]
+  made_of = [source.read_text(), *command, jax.__version__, platform.node()]
+  key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
+  cache = os.environ.get("NNN_JAX_CACHE", "~/.cache/nnn_jax")
+  target = pathlib.Path(cache).expanduser() / "native"
+  target /= f"{source.stem}-{key}.so"
+  if not target.exists():
+    with tempfile.TemporaryDirectory() as folder:
+      made = pathlib.Path(folder, "made.so")
+      subprocess.run(
+        [*command, str(source), "-o", str(made)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+      )
+      files.write(target, made.read_bytes())
+  return target

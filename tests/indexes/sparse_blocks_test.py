@@ -1,0 +1,129 @@
+"""Sparse rows and the builder."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+
+from nnn_jax.indexes import sparse, sparse_blocks
+
+
+def matrix(seed=0, num_docs=60, vocab=20):
+  rng = np.random.default_rng(seed)
+  dense = rng.random((num_docs, vocab)) * (rng.random((num_docs, vocab)) < 0.3)
+  dense[7] = 0
+  return dense.astype(np.float32)
+
+
+def test_formats_agree(tmp_path):
+  dense = matrix()
+  csr = sparse.from_csr(scipy.sparse.csr_array(dense))
+  at = [np.flatnonzero(row)[::-1] for row in dense]  # Unsorted.
+  values = [row[i] for row, i in zip(dense, at, strict=True)]
+  lists = sparse.from_lists(at, values, dense.shape[1])
+  path = tmp_path / "a.jsonl"
+  path.write_text(
+    "\n".join(
+      f'{{"id": {n}, "vector": '
+      f"{ {str(i): float(v) for i, v in zip(*p, strict=True)} } }}".replace(
+        "'", '"'
+      )
+      for n, p in enumerate(zip(at, values, strict=True))
+    )
+  )
+  ids, read = sparse.read_jsonl(path, vocab=dense.shape[1])
+  assert ids[:2] == ["0", "1"]
+  for rows in (lists, read):
+    for a, b in zip(csr, rows, strict=True):
+      np.testing.assert_array_equal(a, b)
+  assert csr.num_docs == len(dense)
+
+
+@pytest.mark.parametrize(
+  ("indices", "values", "message"),
+  [
+    ([[0], [1]], [[1.0], [-2.0]], "row 1 holds a negative weight"),
+    ([[0], [1]], [[1.0], [np.nan]], "row 1 holds NaN or infinity"),
+    ([[0], [1]], [[7e4], [1.0]], "row 0 holds a weight above 65504"),
+    ([[0], [9]], [[1.0], [1.0]], r"row 1 has a coordinate not in \[0, 4\)"),
+    ([[0], [1, 1]], [[1.0], [1.0, 2.0]], "row 1 lists a coordinate twice"),
+    ([[0], [1, 2]], [[1.0], [1.0]], "row 1 has 2 coordinates and 1 values"),
+    ([[0]], [[1.0], [1.0]], "indices has 1 rows and values 2"),
+    ([], [], "corpus is empty"),
+  ],
+)
+def test_bad_rows_are_named(indices, values, message):
+  with pytest.raises(ValueError, match=message):
+    sparse.from_lists(indices, values, 4)
+
+
+@pytest.mark.parametrize("prune", ["paper", "global"])
+@pytest.mark.parametrize("quantize", [True, False])
+@pytest.mark.parametrize("chunk", [50, 4_000_000])
+def test_an_index_keeps_what_it_says(prune, quantize, chunk, monkeypatch):
+  monkeypatch.setattr(sparse_blocks, "_CHUNK_ENTRIES", chunk)
+  dense, alpha = matrix(), 0.6
+  config = sparse_blocks.BuildConfig(
+    prune=prune,
+    n_postings=6,
+    max_fraction=1.5,
+    alpha=alpha,
+    quantize=quantize,
+    centroid_fraction=0.4,
+    min_cluster_size=1,
+  )
+  rows = sparse.from_csr(scipy.sparse.csr_array(dense))
+  index = sparse_blocks.build(rows, config=config)
+  kept = np.sort(dense[dense > 0])[::-1][6 * dense.shape[1] - 1]
+  arrays = jax.tree.map(np.asarray, index)
+  for coord in range(dense.shape[1]):
+    blocks = range(arrays.list_starts[coord], arrays.list_starts[coord + 1])
+    starts = [arrays.block_starts[b] for b in (*blocks, blocks.stop)]
+    docs = arrays.postings[starts[0] : starts[-1]]
+    order = np.argsort(-dense[:, coord], kind="stable")
+    order = order[: (dense[:, coord] > 0).sum()]
+    if prune == "paper":
+      order = order[:6]
+    else:
+      order = order[dense[order, coord] >= kept][:9]
+    assert sorted(docs) == sorted(order)
+    for block in blocks:
+      members = arrays.postings[
+        arrays.block_starts[block] : arrays.block_starts[block + 1]
+      ]
+      assert len(members)
+      highest = dense[members].max(axis=0)
+      by_value = np.sort(highest)[::-1]
+      num = np.argmax(np.cumsum(by_value) >= alpha * by_value.sum() - 1e-6) + 1
+      at = arrays.summary_indices[block]
+      at, codes = at[at < index.vocab], arrays.summary_codes[block]
+      assert len(at) == num
+      values = arrays.summary_least[block] + arrays.summary_step[block] * (
+        codes[: len(at)].astype(np.float32)
+      )
+      atol = 1 / 500 if quantize else 1e-6
+      np.testing.assert_allclose(values, by_value[:num], atol=atol)
+      np.testing.assert_allclose(highest[at], by_value[:num])
+
+
+def test_constant_summaries_and_empty_rows():
+  rows = sparse.from_lists([[1], [], [1]], [[2.0], [], [2.0]], 3)
+  index = sparse_blocks.build(rows)
+  assert index.shape == (3, 3)
+  assert index.summary_step.tolist() == [0.0]
+  assert index.summary_codes.tolist() == [[0]]
+  assert index.summary_least.tolist() == [2.0]
+
+
+def test_save_and_load(tmp_path):
+  rows = sparse.from_csr(scipy.sparse.csr_array(matrix()))
+  index = sparse_blocks.build(rows)
+  sparse_blocks.save(index, tmp_path / "index.npz")
+  loaded = sparse_blocks.load(tmp_path / "index.npz")
+  assert jax.tree.structure(index) == jax.tree.structure(loaded)
+  jax.tree.map(np.testing.assert_array_equal, index, loaded)
+  again = sparse_blocks.build(rows)
+  jax.tree.map(np.testing.assert_array_equal, index, again)
+  (tmp_path / "bad.npz").write_bytes(b"no")
+  with pytest.raises(ValueError, match="is not a whole file"):
+    sparse_blocks.load(tmp_path / "bad.npz")
