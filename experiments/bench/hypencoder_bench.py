@@ -105,12 +105,13 @@ def searches(corpus: np.ndarray) -> list[tuple[str, hypencoder.Search, Any]]:
     (f"clusters {n}", hypencoder.Clusters(num_probes=n), index)
     for n in (32, 64, 128, 256, 512)
   ]
-  for name, options in {
+  kinds: dict[str, dict[str, Any]] = {
     "graph": {},
     "graph as published": {"reverse": False, "connect": False},
     "graph, shuffled": {"kind": "shuffled"},
     "graph, random": {"kind": "random"},
-  }.items():
+  }
+  for name, options in kinds.items():
     graph = neighbours.build(corpus, **options)
     rows += [
       (

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 from nnn_jax import files
 from nnn_jax.core import sparse as arrays_lib
@@ -79,18 +80,18 @@ def build(
   ((3, 3), [0, 2, 0])
   """
   padded = _pad(rows.starts, rows.indices, rows.values, fill=rows.vocab)
+  matrix = scipy.sparse.csr_array(
+    (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
+  )
   coords, docs = _prune(rows, config)
   rng = np.random.default_rng(config.seed)
-  panel = np.zeros((rows.vocab + 1, 0), np.float32)
   postings, sizes, per_list = [], [], np.zeros(rows.vocab, np.int64)
   ends = np.cumsum(np.bincount(coords, minlength=rows.vocab))
   for coord in np.unique(coords):
     start = ends[coord - 1] if coord else 0
     members = docs[start : ends[coord]]
     count = max(1, int(config.centroid_fraction * len(members)))
-    if count > panel.shape[1]:
-      panel = np.zeros((rows.vocab + 1, count), np.float32)
-    labels = _assign(members, count, padded, panel, rng, config)
+    labels = _assign(members, count, matrix, rng, config)
     order = np.argsort(labels, kind="stable")
     filled = np.bincount(labels)
     filled = filled[filled > 0]
@@ -157,22 +158,12 @@ def _prune(rows, config):
   return coords, docs
 
 
-def _assign(members, count, padded, panel, rng, config):
+def _assign(members, count, matrix, rng, config):
   """The block of each document of a list."""
   if count == 1:
     return np.zeros(len(members), np.int64)
   centres = members[np.sort(rng.choice(len(members), count, replace=False))]
-  indices, values = padded[0][centres], padded[1][centres]
-  column = np.arange(count)[:, None]
-  panel[indices, column] = values
-  products = np.empty((len(members), count), np.float32)
-  step = max(1, 2_000_000 // (padded[0].shape[1] * count))
-  for start in range(0, len(members), step):
-    some = members[start : start + step]
-    products[start : start + step] = np.matmul(
-      padded[1][some][:, None], panel[padded[0][some], :count]
-    )[:, 0]
-  panel[indices, column] = 0.0
+  products = (matrix[members] @ matrix[centres].T).toarray()
   labels = products.argmax(axis=1)
   sizes = np.bincount(labels, minlength=count)
   small = sizes <= config.min_cluster_size
