@@ -184,13 +184,18 @@ def _summaries(rows, postings, block_starts, config):
     last = min(max(int(last) - 1, first + 1), num_blocks)
     docs = postings[block_starts[first] : block_starts[last]]
     sizes = np.diff(block_starts[first : last + 1])
-    blocks = np.repeat(np.repeat(np.arange(last - first), sizes), counts[docs])
     at = np.repeat(
       rows.starts[docs] - np.cumsum(counts[docs]) + counts[docs], counts[docs]
-    ) + np.arange(len(blocks))
-    key = blocks * np.int64(rows.vocab) + rows.indices[at]
-    order = np.argsort(key)
-    key, values = key[order], rows.values[at][order]
+    ) + np.arange(counts[docs].sum())
+    ends = np.cumsum(counts[docs])[np.cumsum(sizes) - 1]
+    entries_of = scipy.sparse.csr_array(
+      (rows.values[at], rows.indices[at], np.r_[0, ends]),
+      (last - first, rows.vocab),
+    )
+    entries_of = entries_of.tocsc().tocsr()  # Sorted, in linear time.
+    blocks = np.repeat(np.arange(last - first), np.diff(entries_of.indptr))
+    key = blocks * np.int64(rows.vocab) + entries_of.indices
+    values = entries_of.data
     new = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
     values, key = np.maximum.reduceat(values, new), key[new]
     blocks = key // rows.vocab
