@@ -199,6 +199,9 @@ def check_settings(
 ) -> None:
   """Records the settings; refuses to resume a run under other ones.
 
+  Settings that came with a newer version, such as those of a stage that there
+  was not, are added.
+
   Raises:
     ValueError: Naming the settings that differ.
   """
@@ -208,16 +211,14 @@ def check_settings(
     files.write(path, json.dumps(settings, indent=2))
     return
   old = json.loads(path.read_text())
-  changed = sorted(
-    key
-    for key in old.keys() | settings.keys()
-    if old.get(key) != settings.get(key)
-  )
+  changed = sorted(key for key in old if old[key] != settings.get(key))
   if changed:
     raise ValueError(
       f"{workdir} holds a run with other settings of {', '.join(changed)}: "
       "use another --workdir, or the settings in its config.json."
     )
+  if settings != old:
+    files.write(path, json.dumps(settings, indent=2))
 
 
 def train(

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -188,3 +190,26 @@ def test_kill_9_changes_nothing(commands_that_compile, beir, tmp_path):
     latest = checkpoint.Checkpoints(killed / stage / "latest")
     assert latest.latest_step == steps[stage]
     latest.close()
+
+
+def test_settings_of_a_newer_version_are_added(tmp_path):
+  # In a process of its own: the flags of several experiments have one name.
+  code = """if True:
+    import pathlib, sys, ml_collections
+    from experiments import train
+
+    folder = pathlib.Path(sys.argv[1])
+    train.check_settings(ml_collections.ConfigDict({"seed": 0}), folder)
+    new = ml_collections.ConfigDict({"seed": 0, "colt": {"num_layers": 1}})
+    train.check_settings(new, folder)
+    new.colt.num_layers = 2
+    train.check_settings(new, folder)
+  """
+  done = subprocess.run(
+    [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+  )
+  assert done.returncode == 1
+  assert "holds a run with other settings of colt: use" in done.stderr
+  assert json.loads((tmp_path / "config.json").read_text())["colt"] == {
+    "num_layers": 1
+  }
