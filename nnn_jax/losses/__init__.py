@@ -27,7 +27,11 @@ References:
 """
 
 from nnn_jax.losses.completeness import completeness
-from nnn_jax.losses.distillation import margin_mse
+from nnn_jax.losses.distillation import (
+  first_of_text,
+  margin_mse,
+  mined_targets,
+)
 from nnn_jax.losses.ranking import in_batch_targets, info_nce, nnn_ranking_loss
 from nnn_jax.losses.sampled import (
   in_batch_softmax,
@@ -39,11 +43,13 @@ from nnn_jax.losses.selection import fenchel_young
 __all__ = [
   "completeness",
   "fenchel_young",
+  "first_of_text",
   "in_batch_softmax",
   "in_batch_targets",
   "info_nce",
   "load_balancing",
   "margin_mse",
+  "mined_targets",
   "nnn_ranking_loss",
   "sampled_softmax",
 ]
