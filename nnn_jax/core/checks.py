@@ -76,6 +76,20 @@ def check_k(k: int, num_docs: int) -> None:
     )
 
 
+def check_where(where: types.Array | None) -> jax.Array | None:
+  """A mask as a JAX array; its shape is `check_shapes`'s to check.
+
+  Raises:
+    ValueError: If it is not bool.
+  """
+  if where is None:
+    return None
+  where = jnp.asarray(where)
+  if where.dtype != jnp.bool_:
+    raise ValueError(f"where must be bool, got {where.dtype}.")
+  return where
+
+
 def check_inputs(
   query: types.Array,
   corpus: types.Array | corpora.Searchable,
@@ -113,10 +127,7 @@ def check_inputs(
   check_k(k, sizes["num_docs"])
   if sizes["dim"] == 0:
     raise ValueError("query and corpus have dim = 0: there is nothing to rank.")
-  if where is not None:
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_:
-      raise ValueError(f"where must be bool, got {where.dtype}.")
+  where = check_where(where)
   query = jnp.asarray(query)
   if not is_index:
     corpus = jnp.asarray(corpus)

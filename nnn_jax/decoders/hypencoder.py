@@ -128,10 +128,7 @@ def decode(
       f"corpus has dim {sizes['dim']}, and the query's network takes "
       f"{query.widths[0]}: both must come from one model."
     )
-  if where is not None:
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_:
-      raise ValueError(f"where must be bool, got {where.dtype}.")
+  where = checks.check_where(where)
   if not isinstance(corpus, corpora.Grouped | hypencoder_search.Neighboured):
     corpus = jnp.asarray(corpus)
     dtype = linalg.compute_dtype(query.output, corpus)

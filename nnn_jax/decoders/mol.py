@@ -145,10 +145,7 @@ def decode(
     }
   )
   checks.check_k(k, sizes["num_docs"])
-  if where is not None:
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_:
-      raise ValueError(f"where must be bool, got {where.dtype}.")
+  where = checks.check_where(where)
   exclude = query.exclude
   if exclude is not None:
     exclude = jnp.asarray(exclude)

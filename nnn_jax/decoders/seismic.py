@@ -121,10 +121,7 @@ def decode(
     }
   )
   checks.check_k(k, sizes["num_docs"])
-  if where is not None:
-    where = jnp.asarray(where)
-    if where.dtype != jnp.bool_:
-      raise ValueError(f"where must be bool, got {where.dtype}.")
+  where = checks.check_where(where)
   indices = jnp.asarray(query.indices)
   if sizes["num_entries"] and not jnp.issubdtype(indices.dtype, jnp.integer):
     raise ValueError(f"query.indices must be integers, got {indices.dtype}.")
