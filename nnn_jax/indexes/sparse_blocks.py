@@ -79,6 +79,10 @@ def build(
   >>> index.shape, index.postings.tolist()
   ((3, 3), [0, 2, 0])
   """
+  # As they are stored and scored: a summary must not be below a value that was
+  # rounded up.
+  rounded = rows.values.astype(config.dtype).astype(np.float32)
+  rows = rows._replace(values=rounded)
   padded = _pad(rows.starts, rows.indices, rows.values, fill=rows.vocab)
   matrix = scipy.sparse.csr_array(
     (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)

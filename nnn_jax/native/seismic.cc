@@ -102,6 +102,13 @@ void Search(const Index& index, const V* values, const C* codes,
     panel[coord] += weights[i];
     lists.push_back(coord);
   }
+  // NaN has no place in an order: the sorts below would be undefined.
+  bool broken = false;
+  for (int32_t coord : lists) {
+    if (std::isfinite(panel[coord])) continue;
+    panel[coord] = 0.0f;
+    broken = true;
+  }
   std::sort(lists.begin(), lists.end(), [&](int32_t a, int32_t b) {
     return panel[a] != panel[b] ? panel[a] > panel[b] : a < b;
   });
@@ -109,7 +116,7 @@ void Search(const Index& index, const V* values, const C* codes,
   std::fill(answer.indices, answer.indices + answer.k, -1);
   std::fill(answer.scores, answer.scores + answer.k, kNone);
   *num_scored = 0;
-  *finite = true;
+  *finite = !broken;
   std::vector<float> routes;
   std::vector<int32_t> order;
   cut = std::min<int64_t>(cut, lists.size());

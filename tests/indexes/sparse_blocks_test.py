@@ -62,7 +62,8 @@ def test_bad_rows_are_named(indices, values, message):
 @pytest.mark.parametrize("chunk", [50, 4_000_000])
 def test_an_index_keeps_what_it_says(prune, quantize, chunk, monkeypatch):
   monkeypatch.setattr(sparse_blocks, "_CHUNK_ENTRIES", chunk)
-  dense, alpha = matrix(), 0.6
+  # What is stored, and so what is summed up, is rounded to float16.
+  dense, alpha = matrix().astype(np.float16).astype(np.float32), 0.6
   config = sparse_blocks.BuildConfig(
     prune=prune,
     n_postings=6,
