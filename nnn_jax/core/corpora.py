@@ -108,10 +108,8 @@ class Grouped(Protocol):
     ...
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class AllDocuments:
-  """An array of embeddings, searched exhaustively.
+class Stored:
+  """What an index has that keeps the embeddings in corpus order.
 
   Attributes:
     embeddings: `[num_docs, dim]`, in any float dtype.
@@ -130,8 +128,20 @@ class AllDocuments:
     return self.embeddings.dtype
 
   def rows(self, indices: types.Array) -> jax.Array:
-    """The embeddings of some documents."""
+    """The embeddings of some documents; differentiable."""
     return linalg.rows(self.embeddings, indices)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AllDocuments(Stored):
+  """An array of embeddings, searched exhaustively.
+
+  Attributes:
+    embeddings: `[num_docs, dim]`, in any float dtype.
+  """
+
+  embeddings: jax.Array
 
   def max_norm(self) -> jax.Array:
     """The largest norm of a row."""

@@ -19,14 +19,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from nnn_jax import types
 from nnn_jax.core import checks, corpora, linalg, topk
 from nnn_jax.indexes import kept
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Candidates:
+class Candidates(corpora.Stored):
   """A `corpora.Searchable` that asks a function where to look.
 
   Weights are optimal over what the function has returned so far. Nothing is
@@ -58,20 +57,6 @@ class Candidates:
   candidate_fn: Callable[[jax.Array], jax.Array] = dataclasses.field(
     metadata={"static": True}
   )
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """(num_docs, dim)."""
-    return self.embeddings.shape
-
-  @property
-  def dtype(self) -> jnp.dtype:
-    """As the embeddings are stored."""
-    return self.embeddings.dtype
-
-  def rows(self, indices: types.Array) -> jax.Array:
-    """The embeddings of some documents; differentiable."""
-    return linalg.rows(jnp.asarray(self.embeddings), indices)
 
   def max_norm(self) -> jax.Array:
     """Infinite: of no use without a bound on what was not found."""

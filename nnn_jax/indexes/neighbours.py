@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse.csgraph
 
 from nnn_jax import files, types
-from nnn_jax.core import checks, linalg
+from nnn_jax.core import checks, corpora, linalg
 
 _FORMAT = "nnn_jax neighbours 1"
 # Entries of a block of distances.
@@ -33,7 +33,7 @@ Kind = Literal["nearest", "shuffled", "random"]
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Neighbours:
+class Neighbours(corpora.Stored):
   """Documents and their edges; `build` makes it.
 
   Attributes:
@@ -45,20 +45,6 @@ class Neighbours:
   embeddings: jax.Array
   neighbours: jax.Array
   entries: jax.Array
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """(num_docs, dim)."""
-    return self.embeddings.shape
-
-  @property
-  def dtype(self) -> jnp.dtype:
-    """As the embeddings are stored."""
-    return self.embeddings.dtype
-
-  def rows(self, indices: types.Array) -> jax.Array:
-    """The embeddings of some corpus rows; differentiable."""
-    return linalg.rows(self.embeddings, indices)
 
   def save(self, path: files.PathLike) -> None:
     """Writes one .npz file, which appears whole or not at all."""

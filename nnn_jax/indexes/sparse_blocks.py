@@ -79,10 +79,7 @@ def build(
   >>> index.shape, index.postings.tolist()
   ((3, 3), [0, 2, 0])
   """
-  # As they are stored and scored: a summary must not be below a value that was
-  # rounded up.
-  rounded = rows.values.astype(config.dtype).astype(np.float32)
-  rows = rows._replace(values=rounded)
+  rows = _rounded(rows, config.dtype)
   padded = _pad(rows.starts, rows.indices, rows.values, fill=rows.vocab)
   matrix = scipy.sparse.csr_array(
     (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
@@ -116,6 +113,20 @@ def build(
     vocab=rows.vocab,
     max_blocks=int(per_list.max(initial=1)),
     max_size=int(counts.max(initial=1)),
+  )
+
+
+def _rounded(rows, dtype):
+  """Rows as they are stored and scored.
+
+  A summary must not be below a value that was rounded up, and a value that was
+  rounded to zero is no posting.
+  """
+  values = rows.values.astype(dtype).astype(np.float32)
+  kept = values > 0
+  starts = np.concatenate([[0], np.cumsum(kept)])[rows.starts]
+  return rows._replace(
+    starts=starts, indices=rows.indices[kept], values=values[kept]
   )
 
 

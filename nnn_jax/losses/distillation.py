@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +12,24 @@ import numpy as np
 from nnn_jax import types
 from nnn_jax.losses import common
 
+TeacherScale = Literal["logit", "probability"]
+
 
 def margin_mse(
   scores: types.Array,
   labels: types.Array,
+  teacher_scores: types.Array,
   *,
-  teacher: types.Array,
-  scale: types.Scalar,
+  teacher_scale: TeacherScale,
   where: types.Array | None = None,
 ) -> jax.Array:
-  r"""Squared error of margins between the positive and the others.
+  r"""Squared difference of the student's and the teacher's margins.
 
-    mean_{i in S, j not in S} ((s_i - s_j) - scale (t_i - t_j))^2
+    mean over i in S, j not in S of ((s_i - s_j) - (t_i - t_j))^2
 
-  A teacher's scores have units: probabilities of .99 and .01 are logits of 4.6
-  and -4.6. `scale` brings t to those of s, and so has no default; 1 leaves it.
+  The scale of the teacher has no default: a cross-encoder that gives sigmoid
+  outputs of .99 and .01 has a margin of .98 on paper and of 9.2 in logits, and
+  a student trained on the wrong one is ten times too flat.
 
   Source: Hofstaetter et al. (2020), arXiv 2010.02666; used by Hypencoder, arXiv
   2502.05364, section 4.
@@ -33,36 +37,61 @@ def margin_mse(
   Args:
     scores: `[..., num_docs]`.
     labels: `[..., num_docs]`, True (or above 0) at the positives.
-    teacher: `[..., num_docs]`.
-    scale: Of the teacher's scores.
-    where: `[..., num_docs]` bool, the documents of the list.
+    teacher_scores: `[..., num_docs]`.
+    teacher_scale: "logit" takes them as they are; "probability" takes their
+      logit first, of values between 1e-6 and 1 - 1e-6.
+    where: `[..., num_docs]` bool, the documents that exist and that the teacher
+      has scored.
 
   Returns:
-    `[...]`, one loss a query; 0 (with gradient 0) where there is no pair.
+    `[...]`, one loss a query; 0 (with gradient 0) for a query without a
+    positive or without a negative.
 
   Raises:
-    ValueError: if shapes differ.
+    ValueError: if shapes differ or `teacher_scale` is unknown.
 
-  >>> labels = jnp.asarray([True, False, False])
-  >>> teacher = jnp.asarray([2.0, 1.0, 0.0])
-  >>> loss = margin_mse(jnp.zeros(3), labels, teacher=teacher, scale=1.0)
-  >>> float(loss)  # (1 + 4) / 2
-  2.5
+  >>> import jax.numpy as jnp
+  >>> from nnn_jax import losses
+  >>> student, positive = jnp.asarray([9.0, 0.0]), jnp.asarray([True, False])
+  >>> teacher = jnp.asarray([0.99, 0.01])
+  >>> for scale in ("logit", "probability"):
+  ...   loss = losses.margin_mse(
+  ...     student, positive, teacher, teacher_scale=scale
+  ...   )
+  ...   print(f"{loss:.3f}")
+  64.320
+  0.036
   """
-  scores, relevant, exists = common.prepare(scores, labels, where)
-  teacher = jnp.asarray(teacher)
-  if teacher.shape != scores.shape:
+  if teacher_scale not in get_args(TeacherScale):
     raise ValueError(
-      f"teacher has shape {teacher.shape} but scores has shape "
-      f"{scores.shape}; they must be equal."
+      f"teacher_scale must be one of {', '.join(get_args(TeacherScale))}, got "
+      f"{teacher_scale!r}."
     )
-  teacher = jnp.where(exists, teacher.astype(scores.dtype), 0.0)
-  error = scores - scale * teacher
-  pairs = relevant[..., :, None] & (exists & ~relevant)[..., None, :]
-  square = (error[..., :, None] - error[..., None, :]) ** 2
-  count = jnp.sum(pairs, axis=(-2, -1))
-  total = jnp.sum(jnp.where(pairs, square, 0.0), axis=(-2, -1))
-  return total / jnp.maximum(count, 1).astype(scores.dtype)
+  scores, positive, exists = common.prepare(scores, labels, where)
+  if jnp.shape(teacher_scores) != scores.shape:
+    raise ValueError(
+      f"teacher_scores has shape {jnp.shape(teacher_scores)} but scores has "
+      f"shape {scores.shape}; they must be equal."
+    )
+  teacher, _, _ = common.prepare(teacher_scores, labels, where)
+  if teacher_scale == "probability":
+    teacher = jnp.clip(teacher, 1e-6, 1 - 1e-6)
+    teacher = jnp.log(teacher) - jnp.log1p(-teacher)
+  # ((s_i - s_j) - (t_i - t_j))^2 = (e_i - e_j)^2, and its mean over pairs needs
+  # no array of pairs: the variances and the squared difference of the means.
+  error = scores - teacher
+  mean_p, variance_p, num_p = _moments(error, positive)
+  mean_n, variance_n, num_n = _moments(error, exists & ~positive)
+  loss = variance_p + variance_n + (mean_p - mean_n) ** 2
+  return jnp.where((num_p > 0) & (num_n > 0), loss, 0.0)
+
+
+def _moments(x, where):
+  count = jnp.sum(where, axis=-1)
+  size = jnp.maximum(count, 1).astype(x.dtype)
+  mean = jnp.sum(jnp.where(where, x, 0.0), axis=-1) / size
+  square = jnp.where(where, (x - mean[..., None]) ** 2, 0.0)
+  return mean, jnp.sum(square, axis=-1) / size, count
 
 
 def mined_targets(

@@ -151,12 +151,6 @@ def all_edges(graphs: Graphs) -> Kept:
   return Kept(*(jnp.ones(e.left.shape) for e in edges))
 
 
-def normalize(x: jax.Array) -> jax.Array:
-  """Unit rows; an empty row, and its gradient, stays 0."""
-  square = jnp.sum(x**2, axis=-1, keepdims=True)
-  return x * jax.lax.rsqrt(jnp.maximum(square, _EPS**2))
-
-
 def propagate(
   edges: Edges,
   kept: jax.Array,
@@ -194,7 +188,10 @@ def propagate(
       jax.ops.segment_sum(weight * left[edges.left], edges.right, sizes[1]),
     )
     left, right = left / (layer + 2), right / (layer + 2)
-    total = total[0] + normalize(left), total[1] + normalize(right)
+    total = (
+      total[0] + linalg.normalize(left),
+      total[1] + linalg.normalize(right),
+    )
   return total
 
 
@@ -238,8 +235,8 @@ def scores(
     queries: `[batch]` rows.
     candidates: `[batch, num]` tools.
   """
-  tools = normalize(views.tools[candidates])
-  both = normalize(views.tool_queries[queries]) + normalize(
+  tools = linalg.normalize(views.tools[candidates])
+  both = linalg.normalize(views.tool_queries[queries]) + linalg.normalize(
     views.scene_queries[queries]
   )
   return linalg.matmul(tools, both[..., None])[..., 0]

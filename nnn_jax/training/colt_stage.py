@@ -74,7 +74,7 @@ def _lists(
 
 def _between_views(ours, others, ids, temperature):
   """Mean InfoNCE of each row of one view with its own row of the other."""
-  scores = linalg.matmul(colt.normalize(ours), colt.normalize(others).T)
+  scores = linalg.matmul(linalg.normalize(ours), linalg.normalize(others).T)
   own = jnp.eye(ids.shape[0], dtype=bool)
   loss = losses.info_nce(
     scores,
@@ -178,7 +178,7 @@ def documents(
   def compute(params, graphs):
     kept = colt.all_edges(graphs)
     views = colt.views(params, graphs, kept, num_layers=stage.num_layers)
-    return colt.normalize(views.tools)
+    return linalg.normalize(views.tools)
 
   return np.asarray(compute(params, jax.tree.map(jnp.asarray, graphs)))
 

@@ -44,7 +44,7 @@ def test_relevance_is_of_the_attributes():
 
 @pytest.mark.slow
 def test_the_network_wins_where_it_should():
-  """.98 and more against .01, both seeds, with a third of the parameters."""
+  """Both seeds, with fewer parameters; pairs that were not trained together."""
   for seed in (0, 1):
     rows = [
       hypencoder_xor.run(name, seed=seed, num_steps=1_000)
@@ -53,6 +53,6 @@ def test_the_network_wins_where_it_should():
     ours, theirs = rows
     assert ours["parameters"] < theirs["parameters"]
     assert ours["XOR"] > 0.9
-    assert theirs["XOR"] < 0.5
+    assert theirs["XOR"] < 0.3  # Some .42 of the documents are relevant.
     for kind in ("SINGLE", "AND"):
       assert min(ours[kind], theirs[kind]) > 0.9

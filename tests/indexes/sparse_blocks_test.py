@@ -128,3 +128,10 @@ def test_save_and_load(tmp_path):
   (tmp_path / "bad.npz").write_bytes(b"no")
   with pytest.raises(ValueError, match="is not a whole file"):
     sparse_blocks.load(tmp_path / "bad.npz")
+
+
+def test_what_float16_rounds_to_zero_is_no_posting():
+  rows = sparse.from_lists([[0, 1], [1]], [[1e-9, 2.0], [1.0]], 2)
+  index = sparse_blocks.build(rows)
+  assert index.list_starts.tolist()[:2] == [0, 0]
+  assert 0 not in np.asarray(index.indices)

@@ -110,21 +110,3 @@ def test_errors():
     make()(states()[..., :4], np.ones((3, 7)))
   with pytest.raises(ValueError, match="mask must be"):
     make()(states(), np.ones((3, 6)))
-
-
-def test_margin_mse_needs_a_scale():
-  labels = jnp.asarray([[True, False, False, False]])
-  scores = jnp.asarray([[4.6, -4.6, 0.0, 9.0]])
-  teacher = jnp.asarray([[0.99, 0.01, 0.5, 7.0]])
-  where = jnp.asarray([[True, True, True, False]])
-  with pytest.raises(TypeError, match="scale"):
-    losses.margin_mse(scores, labels, teacher=teacher, where=where)
-  loss = losses.margin_mse(
-    scores, labels, teacher=teacher, scale=2.0, where=where
-  )
-  expected = ((9.2 - 2 * 0.98) ** 2 + (4.6 - 2 * 0.49) ** 2) / 2
-  np.testing.assert_allclose(loss, [expected], rtol=1e-5)
-  none = losses.margin_mse(
-    scores, jnp.ones((1, 4), bool), teacher=teacher, scale=1.0
-  )
-  assert float(none[0]) == 0.0

@@ -6,16 +6,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny_beir
-from flax import nnx
 
 from experiments import comparison
-from nnn_jax.data import pipeline
 from nnn_jax.models import (
-  bi_encoder,
   colt_retriever,
-  text_encoder,
-  tokenization,
 )
 from nnn_jax.training import colt_stage, loop, writers
 
@@ -23,35 +17,8 @@ STAGE = colt_stage.ColtStage(batch_size=16, list_size=5)
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("beir") / "tiny"
-  return pipeline.load(f"beir:{tiny_beir.write(folder)}")
-
-
-@pytest.fixture(scope="module")
-def initial(dataset):
-  tokenizer = tokenization.Tokenizer.train(dataset.doc_texts, vocab_size=300)
-  config = text_encoder.TextEncoderConfig(
-    vocab_size=tokenizer.vocab_size,
-    dim=16,
-    num_layers=1,
-    num_heads=2,
-    mlp_dim=32,
-    max_length=16,
-  )
-  encoder = text_encoder.TextEncoder(config, rngs=nnx.Rngs(0))
-  return bi_encoder.BiEncoder(
-    query_encoder=encoder,
-    document_encoder=encoder,
-    tokenizer=tokenizer,
-    query_length=16,
-    document_length=12,
-  )
-
-
-@pytest.fixture(scope="module")
-def task(initial, dataset):
-  return colt_stage.colt_task(initial, dataset, STAGE, seed=0)
+def task(encoder, dataset):
+  return colt_stage.colt_task(encoder, dataset, STAGE, seed=0)
 
 
 def fit(task, folder, num_epochs):
@@ -79,7 +46,7 @@ def test_lists_hold_the_relevant_and_then_others():
 
 
 def test_it_learns_resumes_bitwise_and_is_measured(
-  task, initial, dataset, tmp_path
+  task, encoder, dataset, tmp_path
 ):
   params, progress = fit(task, tmp_path / "whole", 2)
   fit(task, tmp_path / "parts", 1)
@@ -92,7 +59,7 @@ def test_it_learns_resumes_bitwise_and_is_measured(
   ]
   assert loss[-1] < 0.9 * loss[0]
 
-  result = colt_stage.make_retriever(initial, dataset, STAGE, params)
+  result = colt_stage.make_retriever(encoder, dataset, STAGE, params)
   result.save(tmp_path / "retriever", {"stage": "colt"})
   loaded = comparison.load_retriever(tmp_path / "retriever")
   assert isinstance(loaded, colt_retriever.ColtRetriever)

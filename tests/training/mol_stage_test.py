@@ -6,43 +6,18 @@ import jax
 import numpy as np
 import optax
 import pytest
-import tiny_beir
 from flax import nnx
 
 from experiments import comparison
-from nnn_jax.data import pipeline
-from nnn_jax.models import bi_encoder, text_encoder, text_mol, tokenization
+from nnn_jax.models import text_mol
 from nnn_jax.training import loop, mol_stage
 
 STAGE = mol_stage.MolStage(num_query_components=2, num_item_components=2)
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("beir") / "tiny"
-  return pipeline.load(f"beir:{tiny_beir.write(folder)}")
-
-
-@pytest.fixture(scope="module")
-def initial(dataset):
-  tokenizer = tokenization.Tokenizer.train(dataset.doc_texts, vocab_size=300)
-  config = text_encoder.TextEncoderConfig(
-    vocab_size=tokenizer.vocab_size,
-    dim=16,
-    num_layers=1,
-    num_heads=2,
-    mlp_dim=32,
-    max_length=16,
-  )
-  encoder = text_encoder.TextEncoder(config, rngs=nnx.Rngs(0))
-  retriever = bi_encoder.BiEncoder(
-    query_encoder=encoder,
-    document_encoder=encoder,
-    tokenizer=tokenizer,
-    query_length=16,
-    document_length=12,
-  )
-  return STAGE.make_retriever(retriever, seed=0)
+def initial(encoder):
+  return STAGE.make_retriever(encoder, seed=0)
 
 
 @pytest.fixture(scope="module")
