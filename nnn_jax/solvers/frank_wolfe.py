@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nnn_jax.core import linalg
 from nnn_jax.solvers import quadratic
 
 
@@ -76,16 +77,14 @@ def maximize(
     tol: Stationary means gap <= tol sum |g| (s + x).
   """
   diagonal = problem.similarity.diagonal
-  size = start.shape[0]
 
   def look(x, product, bound, num_steps):
     """The state at x: where it would go, and whether that pays."""
     g = quadratic.slope(problem, x, product, loading)
-    rows, weights = quadratic.best_vertex(problem, g, k)
-    vertex = quadratic.scatter(rows, weights, size)
-    gap = jnp.sum(g * (vertex - x))
+    rows, weights, vertex = quadratic.best_vertex(problem, g, k)
+    gap = linalg.matmul(g, vertex - x)
     here = quadratic.value(problem, x, product, loading) + gap
-    stationary = gap <= tol * jnp.sum(jnp.abs(g) * (vertex + x))
+    stationary = gap <= tol * linalg.matmul(jnp.abs(g), vertex + x)
     bound = jnp.minimum(bound, here)
     solution = Solution(x, product, bound, num_steps, stationary)
     return _State(solution, rows, weights, vertex, gap)
@@ -94,7 +93,7 @@ def maximize(
     (x, product, bound, num_steps, _), rows, weights, vertex, gap = state
     vertex_product = problem.similarity.columns(rows, weights)
     d, moved = vertex - x, vertex_product - product
-    bend = jnp.sum(d * (loading * diagonal * d - moved))
+    bend = linalg.matmul(d, loading * diagonal * d - moved)
     bend = 2.0 * problem.penalty * bend
     length = jnp.where(bend < 0, gap / jnp.where(bend < 0, -bend, 1.0), 1.0)
     full = length >= 1.0

@@ -77,14 +77,22 @@ def slope(
 
 def best_vertex(
   problem: Problem, slope: jax.Array, k: int
-) -> tuple[jax.Array, jax.Array]:
-  """The k largest slopes, as (indices `[k]`, weights `[k]` of 0 or 1).
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """The vertex of the k largest slopes.
 
-  Where fewer than k are allowed the last weights are 0; their indices are
-  valid rows all the same.
+  Returns:
+    (indices `[k]`, weights `[k]` of 0 or 1, the vertex `[n]`). Where fewer than
+    k are allowed the last weights are 0; their indices are valid rows all the
+    same.
   """
-  _, indices = topk.top_k(slope, k, where=problem.allowed)
-  return jnp.maximum(indices, 0), (indices >= 0).astype(slope.dtype)
+  values, indices = topk.top_k(slope, k, where=problem.allowed)
+  # Of equal slopes the first are taken, and the last of them comes last. (A
+  # scatter would take a loop on CPU.)
+  least, last = values[k - 1], indices[k - 1]
+  places = jnp.arange(slope.shape[0])
+  vertex = (slope > least) | ((slope == least) & (places <= last))
+  vertex = (vertex & problem.allowed).astype(slope.dtype)
+  return jnp.maximum(indices, 0), (indices >= 0).astype(slope.dtype), vertex
 
 
 def scatter(indices: jax.Array, weights: jax.Array, size: int) -> jax.Array:
