@@ -1,7 +1,7 @@
 """Settings that the experiments share; each config says what it changes.
 
 The stages' settings and their published defaults are documented in
-`nnn_jax.training.stages`, `mol_stage` and `colt_stage`.
+`nnn_jax.training.stages`, `mol_stage`, `sparse_stage` and `colt_stage`.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import dataclasses
 import ml_collections
 from ml_collections import config_dict
 
-from nnn_jax.training import colt_stage, mol_stage, stages
+from nnn_jax.training import colt_stage, mol_stage, sparse_stage, stages
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -42,6 +42,9 @@ def get_config() -> ml_collections.ConfigDict:
   )
   config.mol = ml_collections.ConfigDict(
     dataclasses.asdict(mol_stage.MolStage())
+  )
+  config.sparse = ml_collections.ConfigDict(
+    dataclasses.asdict(sparse_stage.SparseStage())
   )
   config.colt = ml_collections.ConfigDict(
     dataclasses.asdict(colt_stage.ColtStage())

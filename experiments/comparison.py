@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from absl import logging
 
-from experiments import report
+from experiments import embeddings as embeddings_lib
 from nnn_jax import metrics, retriever
-from nnn_jax.core import checks, mixture
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import dense, diversity, mmr, mol, nnn
-from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import colt_retriever, text_mol
+from nnn_jax.decoders import dense, diversity, mmr, mol, nnn, seismic
 from nnn_jax.solvers import fista
 from nnn_jax.training import selection
 
@@ -70,24 +63,17 @@ METHODS = {
   "mol": Method(
     "MoL", "mol", mol.decode, mol.MolConfig(search=mol.BruteForce()), None
   ),
+  "sparse": Method(
+    "sparse",
+    "sparse",
+    seismic.decode,
+    seismic.SeismicConfig(search=seismic.Exact()),
+    [()],
+  ),
 }
 
-Retriever = (
-  bi_encoder_lib.BiEncoder
-  | text_mol.TextMolRetriever
-  | colt_retriever.ColtRetriever
-)
 # Of stages that are trained on request.
-OPTIONAL = ("colt", "mol")
-
-
-def load_retriever(folder: pathlib.Path) -> Retriever:
-  """What a stage left, of whichever kind."""
-  if colt_retriever.is_saved_in(folder):
-    return colt_retriever.ColtRetriever.load(folder)[0]
-  if text_mol.is_saved_in(folder):
-    return text_mol.TextMolRetriever.load(folder)[0]
-  return bi_encoder_lib.BiEncoder.load(folder)[0]
+OPTIONAL = ("colt", "mol", "sparse")
 
 
 class Chosen(NamedTuple):
@@ -104,104 +90,10 @@ class Chosen(NamedTuple):
   values: list[dict[str, float]]
 
 
-class Embeddings(NamedTuple):
-  """Queries and corpus as the decoder takes them.
-
-  Attributes:
-    queries: `[num_queries, dim]`, or the query sides of a mixture.
-    corpus: `[num_docs, dim]`, or the item sides of a mixture.
-    labels: `[num_queries, num_docs]`.
-  """
-
-  queries: Any
-  corpus: Any
-  labels: np.ndarray
-
-
-def vectors(rows: Any) -> np.ndarray:
-  """One vector a text: of a mixture the mean of its components, unit norm."""
-  if isinstance(rows, np.ndarray):
-    return rows
-  mean = rows.components.mean(axis=1)
-  return mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
-
-
-class Encoded:
-  """Embeddings of data sets by one bi-encoder, cached on disk.
-
-  The cache key holds the encoder's identity and the texts, so that it can
-  never serve another model's or another corpus's embeddings.
-  """
-
-  def __init__(
-    self,
-    bi_encoder: Retriever,
-    identity: str,
-    folder: pathlib.Path,
-  ):
-    self._bi_encoder = bi_encoder
-    self._identity = identity
-    self._folder = folder
-
-  def params(self) -> Any:
-    """The decoder's parameters, of a model that has some of its own."""
-    if not isinstance(self._bi_encoder, text_mol.TextMolRetriever):
-      raise ValueError("only a mixture has parameters for a decoder.")
-    return self._bi_encoder.params()
-
-  def serves(self, dataset: pipeline.RetrievalDataset) -> bool:
-    """Whether it can embed the corpus: COLT only the one it was trained on."""
-    return not isinstance(
-      self._bi_encoder, colt_retriever.ColtRetriever
-    ) or self._bi_encoder.knows(dataset.doc_texts)
-
-  def split(self, dataset: pipeline.RetrievalDataset, name: str) -> Embeddings:
-    """Embeds one query split and the corpus, or reads them back."""
-    queries = dataset.splits[name]
-    return Embeddings(
-      self._cached(
-        queries.texts, self._bi_encoder.encode_queries, f"{name} queries"
-      ),
-      self._cached(
-        dataset.doc_texts, self._bi_encoder.encode_documents, "documents"
-      ),
-      queries.labels(len(dataset.doc_ids)),
-    )
-
-  def texts(self, texts: Sequence[str], kind: str) -> Any:
-    """Embeds "queries" or "documents", or reads them back."""
-    encode = {
-      "queries": self._bi_encoder.encode_queries,
-      "documents": self._bi_encoder.encode_documents,
-    }[kind]
-    return self._cached(texts, encode, kind)
-
-  def _cached(self, texts, encode, description):
-    key = hashlib.sha256()
-    for part in (self._identity, description, *texts):
-      key.update(part.encode() + b"\0")
-    stem = key.hexdigest()[:24]
-    path = self._folder / f"{stem}.npy"
-    more = self._folder / f"{stem}-gate.npy"  # Of a mixture, written first.
-    side = mixture.QuerySide if "queries" in description else mixture.ItemSide
-    if path.exists():
-      logging.info("Reusing embeddings of %d %s.", len(texts), description)
-      embeddings = np.load(path)
-      return side(embeddings, np.load(more)) if more.exists() else embeddings
-    embeddings = encode(texts, description=description)
-    for array in jax.tree.leaves(embeddings):
-      rows = array.reshape(len(array), -1)
-      checks.check_embeddings(description, rows)
-    if isinstance(embeddings, np.ndarray):
-      report.write_npy(path, embeddings)
-    else:
-      report.write_npy(more, embeddings.gate)
-      report.write_npy(path, embeddings.components)
-    return embeddings
-
-
 def choose(
-  method: Method, encoded: Encoded, dataset: pipeline.RetrievalDataset
+  method: Method,
+  encoded: embeddings_lib.Encoded,
+  dataset: pipeline.RetrievalDataset,
 ) -> Chosen:
   """Chooses a method's parameters by Comp@5 on validation."""
   if method.candidates is None:
@@ -223,7 +115,7 @@ def choose(
 
 def measure(
   chosen: Chosen,
-  embeddings: Embeddings,
+  embeddings: embeddings_lib.Embeddings,
   ks: Sequence[int] = (3, 5),
   depth: int = 10,
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
@@ -233,7 +125,7 @@ def measure(
     (the table's row, indices `[num_queries, depth]`, Comp@5 of each query).
     The interval is a 95 % bootstrap over queries.
   """
-  corpus = vectors(embeddings.corpus)
+  _, corpus = embeddings_lib.both_vectors(embeddings)
   depth = min(depth, len(corpus))
   ks = [k for k in ks if k <= depth]
   indices = retriever.rank(
@@ -274,7 +166,7 @@ def scalars(params: Any) -> dict[str, float]:
   return {k: float(v) for k, v in values if np.ndim(v) == 0}
 
 
-def geometry(embeddings: Embeddings) -> dict[str, float]:
+def geometry(embeddings: embeddings_lib.Embeddings) -> dict[str, float]:
   """How alike a query's relevant documents are, and how they stand apart.
 
   NNN and MMR treat documents that are alike as redundant, so they can gain over
@@ -287,7 +179,7 @@ def geometry(embeddings: Embeddings) -> dict[str, float]:
     nearest irrelevant one, and the cosine of the query with a relevant one.
   """
   values = []
-  queries, corpus = vectors(embeddings.queries), vectors(embeddings.corpus)
+  queries, corpus = embeddings_lib.both_vectors(embeddings)
   for query, labels in zip(queries, embeddings.labels, strict=True):
     rows = np.flatnonzero(labels)
     if len(rows) < 2:
@@ -314,7 +206,10 @@ def by_num_relevant(
 
 
 def steps_curve(
-  chosen: Chosen, embeddings: Embeddings, steps: Sequence[int], k: int = 5
+  chosen: Chosen,
+  embeddings: embeddings_lib.Embeddings,
+  steps: Sequence[int],
+  k: int = 5,
 ) -> tuple[list[int], list[float]]:
   """Comp@k against the number of solver steps, parameters fixed."""
   values = []

@@ -22,7 +22,8 @@ import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from experiments import comparison, figures, report
+from experiments import embeddings as embeddings_lib
+from experiments import figures, report
 from nnn_jax import files, metrics
 from nnn_jax.data import multi_answer, pipeline
 from nnn_jax.decoders import diversity, dpp, max_sum, mmr
@@ -65,7 +66,7 @@ class Case(NamedTuple):
 
 
 def cases(
-  name: str, encoded: comparison.Encoded, config: Any
+  name: str, encoded: embeddings_lib.Encoded, config: Any
 ) -> Iterator[Case]:
   """One case for a data set; one for each question with its own passages."""
   kind, _, path = name.partition(":")
@@ -142,7 +143,7 @@ def _near_duplicates(rows: np.ndarray) -> float:
 
 
 def table(
-  name: str, encoded: comparison.Encoded, config: Any
+  name: str, encoded: embeddings_lib.Encoded, config: Any
 ) -> list[dict[str, Any]]:
   """One row a decoder, k and trade-off: means over the queries."""
   everything = list(cases(name, encoded, config))
@@ -185,7 +186,7 @@ def main(argv: Sequence[str]) -> None:
     document_length=config.document_length,
   )
   identity = f"{config.encoder}-{config.query_length}-{config.document_length}"
-  encoded = comparison.Encoded(encoder, identity, workdir / "embeddings")
+  encoded = embeddings_lib.Encoded(encoder, identity, workdir / "embeddings")
   sections, results = [], {}
   for name in config.datasets:
     rows = table(name, encoded, config)

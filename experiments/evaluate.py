@@ -27,6 +27,7 @@ from absl import app, flags, logging
 
 import nnn_jax
 from experiments import comparison, figures, report
+from experiments import embeddings as embeddings_lib
 from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
@@ -69,7 +70,7 @@ _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 def load_encoders(
   workdir: pathlib.Path, decoders: Sequence[str]
-) -> dict[str, comparison.Encoded]:
+) -> dict[str, embeddings_lib.Encoded]:
   """Stage -> encoder, for the stages that the decoders need."""
   cache = workdir / "evaluation" / "embeddings"
   stages = {comparison.METHODS[name].stage for name in decoders}
@@ -85,9 +86,9 @@ def load_encoders(
       identity = f"{_ENCODER.value}-{lengths}"
     else:
       folder = workdir / stage / "retriever"
-      bi_encoder = comparison.load_retriever(folder)
+      bi_encoder = embeddings_lib.load_retriever(folder)
       identity = _fingerprint(folder)
-    encoders[stage] = comparison.Encoded(bi_encoder, identity, cache)
+    encoders[stage] = embeddings_lib.Encoded(bi_encoder, identity, cache)
   return encoders
 
 

@@ -22,7 +22,8 @@ import numpy as np
 from absl import app, flags, logging
 from flax import nnx
 
-from experiments import comparison, penalty_head, penalty_sweep, report
+from experiments import embeddings as embeddings_lib
+from experiments import penalty_head, penalty_sweep, report
 from nnn_jax import metrics
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
@@ -93,8 +94,8 @@ def splits(
 
 
 def methods(
-  choose: comparison.Embeddings,
-  test: comparison.Embeddings,
+  choose: embeddings_lib.Embeddings,
+  test: embeddings_lib.Embeddings,
   *,
   num_steps: int,
   name: str | None = None,
@@ -159,7 +160,7 @@ def methods(
   )
   fit_size = 2 * len(choose.queries) // 3
   fit, held_out = (
-    comparison.Embeddings(
+    embeddings_lib.Embeddings(
       choose.queries[part], choose.corpus, choose.labels[part]
     )
     for part in (slice(fit_size), slice(fit_size, None))
@@ -219,7 +220,7 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.INFO)
   workdir = pathlib.Path(_WORKDIR.value)
   manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
-  encoded = comparison.Encoded(
+  encoded = embeddings_lib.Encoded(
     bi_encoder_lib.BiEncoder.from_pretrained(_ENCODER.value, **_LENGTHS),
     f"{_ENCODER.value}-{'-'.join(map(str, _LENGTHS.values()))}",
     workdir / "embeddings",

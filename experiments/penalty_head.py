@@ -25,7 +25,7 @@ import optax
 import tqdm
 from flax import nnx
 
-from experiments import comparison
+from experiments import embeddings as embeddings_lib
 from nnn_jax import losses, metrics, types
 from nnn_jax.core import linalg, topk
 from nnn_jax.decoders import nnn
@@ -117,8 +117,8 @@ def loss(
 
 def train(
   head: PenaltyHead,
-  fit: comparison.Embeddings,
-  held_out: comparison.Embeddings,
+  fit: embeddings_lib.Embeddings,
+  held_out: embeddings_lib.Embeddings,
   *,
   config: nnn.NnnConfig,
   num_steps: int = 200,
@@ -188,7 +188,7 @@ def train(
 
 def rank(
   head: PenaltyHead,
-  embeddings: comparison.Embeddings,
+  embeddings: embeddings_lib.Embeddings,
   *,
   config: nnn.NnnConfig,
   k: int = 5,

@@ -14,7 +14,7 @@ import numpy as np
 import tqdm
 from absl import logging
 
-from experiments import comparison
+from experiments import embeddings as embeddings_lib
 from nnn_jax import metrics
 from nnn_jax.core import linalg, topk
 from nnn_jax.solvers import path
@@ -72,7 +72,7 @@ def values_of(indices: Any, labels: np.ndarray) -> np.ndarray:
 
 
 def sweep(
-  embeddings: comparison.Embeddings, *, description: str | None = None
+  embeddings: embeddings_lib.Embeddings, *, description: str | None = None
 ) -> tuple[Sweep, Sweep]:
   """Solves for L1 x L2, and for RHO x L2 with l1 = rho max(corpus query).
 

@@ -16,6 +16,7 @@ import numbers
 import os
 import string
 import urllib.parse
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -210,6 +211,18 @@ def write_npy(path: files.PathLike, array: npt.ArrayLike) -> None:
   """Writes one array in numpy's own format, atomically."""
   buffer = io.BytesIO()
   np.save(buffer, np.asarray(array))
+  files.write(path, buffer.getvalue())
+
+
+def write_npz(
+  path: files.PathLike, arrays: Mapping[str, npt.ArrayLike]
+) -> None:
+  """Writes named arrays in numpy's own format, atomically."""
+  buffer = io.BytesIO()
+  with zipfile.ZipFile(buffer, "w") as archive:
+    for name, array in arrays.items():
+      with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
   files.write(path, buffer.getvalue())
 
 

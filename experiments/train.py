@@ -1,7 +1,7 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
-With --stages=mol, or beside the others, a mixture of logits from the same
-initial encoder.
+With --stages=mol or sparse, or beside the others, a mixture of logits or a
+sparse encoder from the same initial encoder.
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
@@ -34,11 +34,19 @@ from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.models import (
   colt_retriever,
   fetch,
+  sparse_head,
   text_encoder,
   text_mol,
   tokenization,
 )
-from nnn_jax.training import colt_stage, loop, mol_stage, selection, stages
+from nnn_jax.training import (
+  colt_stage,
+  loop,
+  mol_stage,
+  selection,
+  sparse_stage,
+  stages,
+)
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
 _WORKDIR = flags.DEFINE_string(
@@ -47,14 +55,14 @@ _WORKDIR = flags.DEFINE_string(
 _STAGES = flags.DEFINE_list(
   "stages",
   ["dense", "nnn_tr"],
-  "Stages to run, of dense, nnn_tr, mol and colt.",
+  "Stages to run, of dense, nnn_tr, mol, sparse and colt.",
 )
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
 )
 
 BiEncoder = bi_encoder_lib.BiEncoder
-STAGES = ("dense", "nnn_tr", "mol", "colt")
+STAGES = ("dense", "nnn_tr", "mol", "sparse", "colt")
 
 
 def initial_bi_encoder(
@@ -107,6 +115,7 @@ def run_stage(
   stage: stages.DenseStage
   | stages.NnnStage
   | mol_stage.MolStage
+  | sparse_stage.SparseStage
   | colt_stage.ColtStage,
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
@@ -252,6 +261,8 @@ def train(
   initial = initial_bi_encoder(config, dataset)
   if "mol" in stage_names:
     train_mol(initial, dataset, config, workdir)
+  if "sparse" in stage_names:
+    train_sparse(initial, dataset, config, workdir)
   if not {"dense", "nnn_tr", "colt"} & set(stage_names):
     return
   graphdef, _ = nnx.split(initial.query_encoder)
@@ -321,6 +332,30 @@ def train_mol(
     config,
     workdir,
     load=text_mol.TextMolRetriever.load,
+  )
+
+
+def train_sparse(
+  initial: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> sparse_head.SparseRetriever:
+  """The stage "sparse"."""
+  stage = sparse_stage.SparseStage(**config.sparse)
+  start = stage.make_retriever(initial, dataset)
+  return run_stage(
+    "sparse",
+    lambda: sparse_stage.sparse_task(
+      start, dataset, stage, batch_size=config.batch_size, seed=config.seed
+    ),
+    lambda params: dataclasses.replace(
+      start, model=nnx.merge(nnx.split(start.model)[0], params)
+    ),
+    stage,
+    config,
+    workdir,
+    load=sparse_head.SparseRetriever.load,
   )
 
 

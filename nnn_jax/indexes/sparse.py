@@ -125,6 +125,25 @@ def from_lists(
   )
 
 
+def from_padded(
+  indices: types.Array, values: types.Array, *, vocab: int
+) -> SparseRows:
+  """Checks rows `[num_docs, width]`, -1 where fewer; see `from_arrays`.
+
+  >>> from_padded([[2, -1]], [[1.5, 0.0]], vocab=3).values.tolist()
+  [1.5]
+  """
+  indices, values = np.asarray(indices), np.asarray(values)
+  if indices.ndim != 2 or indices.shape != values.shape:
+    raise ValueError(
+      "indices and values must both be [num_docs, width], got shapes "
+      f"{indices.shape} and {values.shape}."
+    )
+  used = indices != -1
+  starts = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+  return from_arrays(starts, indices[used], values[used], vocab)
+
+
 def read_jsonl(
   path: files.PathLike,
   *,

@@ -17,7 +17,8 @@ which it is not defined (no relevant document left, say) has loss 0 and gradient
 `where` have gradient 0, whatever their score, infinite or NaN included.
 
 Losses of sampled items (`sampled_softmax`, `in_batch_softmax`) know documents
-by id and take the positive apart; `load_balancing` is of a mixture's gates.
+by id and take the positive apart; `load_balancing` is of a mixture's gates,
+`flops` of sparse vectors.
 
 References:
   Non-negative Elastic Net Decoding for Information Retrieval, arXiv 2606.17910
@@ -39,11 +40,13 @@ from nnn_jax.losses.sampled import (
   sampled_softmax,
 )
 from nnn_jax.losses.selection import fenchel_young
+from nnn_jax.losses.sparsity import flops
 
 __all__ = [
   "completeness",
   "fenchel_young",
   "first_of_text",
+  "flops",
   "in_batch_softmax",
   "in_batch_targets",
   "info_nce",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +25,7 @@ from nnn_jax.data import pipeline
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.models import adapter as adapter_lib
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import text_mol
+from nnn_jax.models import tokenization
 from nnn_jax.solvers import fista, working_set
 from nnn_jax.training import loop
 
@@ -121,6 +121,18 @@ class NnnStage:
     )
 
 
+class Tokenizing(Protocol):
+  """What a split is tokenised for: any retriever of texts."""
+
+  @property
+  def tokenizer(self) -> tokenization.Tokenizer:
+    """Of its queries."""
+
+  @property
+  def query_length(self) -> int:
+    """Tokens a query is cut to."""
+
+
 class Split:
   """One query split, tokenised once.
 
@@ -130,7 +142,7 @@ class Split:
 
   def __init__(
     self,
-    bi_encoder: bi_encoder_lib.BiEncoder | text_mol.TextMolRetriever,
+    retriever: Tokenizing,
     dataset: pipeline.RetrievalDataset,
     name: str,
   ):
@@ -142,8 +154,8 @@ class Split:
     self.queries = dataset.splits[name]
     self.relevant = self.queries.rows()
     self._num_docs = len(dataset.doc_ids)
-    self.tokens = bi_encoder.tokenizer(
-      self.queries.texts, max_length=bi_encoder.query_length
+    self.tokens = retriever.tokenizer(
+      self.queries.texts, max_length=retriever.query_length
     )
 
   @functools.cached_property

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import comparison
+from experiments import embeddings as embeddings_lib
 
 
 def test_geometry_by_hand():
@@ -11,7 +12,9 @@ def test_geometry_by_hand():
   queries = np.float32([[1, 0], [0, 1]])
   # The second query has one relevant document and does not count.
   labels = np.asarray([[True, True, False, False], [False, False, True, False]])
-  values = comparison.geometry(comparison.Embeddings(queries, corpus, labels))
+  values = comparison.geometry(
+    embeddings_lib.Embeddings(queries, corpus, labels)
+  )
   assert values == pytest.approx(
     {
       "within relevant": 0.0,
@@ -26,7 +29,7 @@ def test_diversity_is_chosen_and_measured_like_the_others():
   corpus = rng.normal(size=(15, 4)).astype(np.float32)
   corpus /= np.linalg.norm(corpus, axis=1, keepdims=True)
   labels = rng.random((3, 15)) < 0.2
-  embeddings = comparison.Embeddings(corpus[:3], corpus, labels)
+  embeddings = embeddings_lib.Embeddings(corpus[:3], corpus, labels)
 
   class Encoded:
     def split(self, dataset, name):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import comparison, penalties
+from experiments import embeddings as embeddings_lib
+from experiments import penalties
 from nnn_jax.data import pipeline
 
 
@@ -58,7 +59,7 @@ def toy(num_queries, seed, scale=1.0):
     row[rng.choice(20, 2, replace=False)] = True
   queries = labels @ corpus + 0.1 * rng.normal(size=(num_queries, 8))
   queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-  return comparison.Embeddings(
+  return embeddings_lib.Embeddings(
     np.float32(scale * queries), np.float32(corpus), labels
   )
 

@@ -9,7 +9,8 @@ from flax import nnx
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from experiments import comparison, penalty_head
+from experiments import embeddings as embeddings_lib
+from experiments import penalty_head
 from nnn_jax.decoders import nnn
 from nnn_jax.solvers import working_set
 
@@ -114,7 +115,7 @@ def planted(seed, num_queries):
   labels = np.zeros((num_queries, len(corpus)), bool)
   labels[np.arange(num_queries), i] = True
   labels[np.arange(num_queries), topics + j] = True
-  return comparison.Embeddings(np.float32(queries), corpus, labels)
+  return embeddings_lib.Embeddings(np.float32(queries), corpus, labels)
 
 
 def test_learns_a_planted_problem():

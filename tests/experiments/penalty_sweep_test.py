@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from experiments import comparison, penalty_sweep
+from experiments import embeddings as embeddings_lib
+from experiments import penalty_sweep
 from nnn_jax.decoders import nnn
 from nnn_jax.solvers import working_set
 
@@ -69,7 +70,7 @@ def toy(num_queries, seed, scale=1.0):
     row[rng.choice(20, 2, replace=False)] = True
   queries = labels @ corpus + 0.1 * rng.normal(size=(num_queries, 8))
   queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-  return comparison.Embeddings(
+  return embeddings_lib.Embeddings(
     np.float32(scale * queries), np.float32(corpus), labels
   )
 

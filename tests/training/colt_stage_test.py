@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from experiments import comparison
+from experiments import embeddings as embeddings_lib
 from nnn_jax.models import (
   colt_retriever,
 )
@@ -61,9 +62,9 @@ def test_it_learns_resumes_bitwise_and_is_measured(
 
   result = colt_stage.make_retriever(encoder, dataset, STAGE, params)
   result.save(tmp_path / "retriever", {"stage": "colt"})
-  loaded = comparison.load_retriever(tmp_path / "retriever")
+  loaded = embeddings_lib.load_retriever(tmp_path / "retriever")
   assert isinstance(loaded, colt_retriever.ColtRetriever)
-  encoded = comparison.Encoded(loaded, "colt", tmp_path / "cache")
+  encoded = embeddings_lib.Encoded(loaded, "colt", tmp_path / "cache")
   assert encoded.serves(dataset)
   method = comparison.METHODS["colt"]
   chosen = comparison.choose(method, encoded, dataset)

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from experiments import comparison
+from experiments import embeddings as embeddings_lib
 from nnn_jax.models import text_mol
 from nnn_jax.training import loop, mol_stage
 
@@ -54,9 +55,9 @@ def test_learns_and_is_measured(task, initial, dataset, tmp_path):
   model = nnx.merge(nnx.split(initial.model)[0], best)
   folder = tmp_path / "retriever"
   dataclasses.replace(initial, model=model).save(folder, {})
-  retriever = comparison.load_retriever(folder)
+  retriever = embeddings_lib.load_retriever(folder)
   assert isinstance(retriever, text_mol.TextMolRetriever)
-  encoded = comparison.Encoded(retriever, "mol", tmp_path / "cache")
+  encoded = embeddings_lib.Encoded(retriever, "mol", tmp_path / "cache")
   chosen = comparison.choose(comparison.METHODS["mol"], encoded, dataset)
   rows = []
   for _ in range(2):  # The second reads the cache.
