@@ -17,7 +17,8 @@ def get_config() -> ml_collections.ConfigDict:
   config = base.get_config()
   config.dataset = "api_docs"
   config.query_length = 48
-  for stage in (config.dense, config.nnn_tr, config.mol, config.sparse):
+  for name in ("dense", "nnn_tr", "mol", "sparse"):
+    stage = config[name]
     stage.num_epochs = 1
     stage.learning_rate = 5e-5
   config.sparse.terms = "corpus"

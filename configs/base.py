@@ -9,7 +9,12 @@ import dataclasses
 import ml_collections
 from ml_collections import config_dict
 
-from nnn_jax.training import colt_stage, mol_stage, sparse_stage, stages
+from nnn_jax.training import (
+  colt_stage,
+  mol_stage,
+  sparse_stage,
+  stages,
+)
 
 
 def get_config() -> ml_collections.ConfigDict:

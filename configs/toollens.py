@@ -26,7 +26,8 @@ def get_config() -> ml_collections.ConfigDict:
   config = base.get_config()
   config.dataset = "toollens"
   config.encoder = "minilm"
-  for stage in (config.dense, config.nnn_tr, config.mol, config.sparse):
+  for name in ("dense", "nnn_tr", "mol", "sparse"):
+    stage = config[name]
     stage.num_epochs = 2
     stage.learning_rate = 1e-4
   config.sparse.terms = "corpus"

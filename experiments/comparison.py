@@ -11,7 +11,14 @@ import numpy as np
 from experiments import embeddings as embeddings_lib
 from nnn_jax import metrics, retriever
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import dense, diversity, mmr, mol, nnn, seismic
+from nnn_jax.decoders import (
+  dense,
+  diversity,
+  mmr,
+  mol,
+  nnn,
+  seismic,
+)
 from nnn_jax.solvers import fista
 from nnn_jax.training import selection
 

@@ -17,7 +17,11 @@ from nnn_jax.data import pipeline
 from nnn_jax.indexes import sparse as sparse_rows
 from nnn_jax.indexes import sparse_blocks
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import colt_retriever, sparse_head, text_mol
+from nnn_jax.models import (
+  colt_retriever,
+  sparse_head,
+  text_mol,
+)
 
 
 class Retriever(Protocol):
@@ -42,12 +46,17 @@ _KINDS: list[tuple[Callable[..., bool], Callable[..., tuple[Any, Any]]]] = [
 ]
 
 
-def load_retriever(folder: pathlib.Path) -> Retriever:
-  """What a stage left, of whichever kind."""
-  for is_saved_in, load in _KINDS:
+def load(folder: pathlib.Path) -> tuple[Any, dict[str, Any]]:
+  """(retriever, metadata) that a stage left, of whichever kind."""
+  for is_saved_in, read in _KINDS:
     if is_saved_in(folder):
-      return load(folder)[0]
-  return bi_encoder_lib.BiEncoder.load(folder)[0]
+      return read(folder)
+  return bi_encoder_lib.BiEncoder.load(folder)
+
+
+def load_retriever(folder: pathlib.Path) -> Retriever:
+  """The retriever alone."""
+  return load(folder)[0]
 
 
 class Embeddings(NamedTuple):

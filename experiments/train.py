@@ -1,52 +1,33 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
-With --stages=mol or sparse, or beside the others, a mixture of logits or a
-sparse encoder from the same initial encoder.
+With --stages, other retrievers from the same initial encoder: a mixture of
+logits (mol), a sparse encoder (sparse), and COLT from the dense stage.
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
 
 The work directory holds, for each stage, checkpoints, `metrics.jsonl`,
-TensorBoard files and, once the stage is done, `retriever/`: the trained
-bi-encoder that evaluate and search load. A killed run goes on when the same
-command is given again; a finished stage is reused.
+TensorBoard files and, once the stage is done, `retriever/`: what evaluate and
+search load. A killed run goes on when the same command is given again; a
+finished stage is reused.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import ml_collections
-import optax
 from absl import app, flags, logging
 from flax import nnx
 from ml_collections import config_flags
 
+from experiments import train_stages
 from nnn_jax import files
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.models import (
-  colt_retriever,
-  fetch,
-  sparse_head,
-  text_encoder,
-  text_mol,
-  tokenization,
-)
-from nnn_jax.training import (
-  colt_stage,
-  loop,
-  mol_stage,
-  selection,
-  sparse_stage,
-  stages,
-)
+from nnn_jax.models import fetch, text_encoder, tokenization
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
 _WORKDIR = flags.DEFINE_string(
@@ -55,14 +36,13 @@ _WORKDIR = flags.DEFINE_string(
 _STAGES = flags.DEFINE_list(
   "stages",
   ["dense", "nnn_tr"],
-  "Stages to run, of dense, nnn_tr, mol, sparse and colt.",
+  f"Stages to run, of {', '.join(train_stages.STAGES)}.",
 )
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
 )
 
 BiEncoder = bi_encoder_lib.BiEncoder
-STAGES = ("dense", "nnn_tr", "mol", "sparse", "colt")
 
 
 def initial_bi_encoder(
@@ -108,101 +88,6 @@ def initial_bi_encoder(
   )
 
 
-def run_stage(
-  name: str,
-  make_task: Callable[[], loop.Task],
-  make_result: Callable[[Any], Any],
-  stage: stages.DenseStage
-  | stages.NnnStage
-  | mol_stage.MolStage
-  | sparse_stage.SparseStage
-  | colt_stage.ColtStage,
-  config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-  load: Callable[[pathlib.Path], tuple[Any, dict[str, Any]]] = BiEncoder.load,
-) -> Any:
-  """Trains one stage and saves its retriever, or reuses a finished one."""
-  folder = workdir / name / "retriever"
-  if folder.exists():
-    result, saved = load(folder)
-    logging.info(
-      "Stage %s is done (%s %.4f): reusing %s.",
-      name,
-      stages.MONITOR,
-      saved["best_value"],
-      folder,
-    )
-    return result
-  start = time.time()
-  best_params, progress = loop.fit(
-    make_task(),
-    optax.adamw(stage.learning_rate, weight_decay=stage.weight_decay),
-    folder=workdir / name,
-    num_epochs=stage.num_epochs,
-    patience=stage.patience,
-    checkpoint_every=config.checkpoint_every,
-    debug_checks=_DEBUG_CHECKS.value,
-  )
-  result = make_result(best_params)
-  result.save(
-    folder,
-    {
-      "stage": name,
-      "encoder": config.encoder,
-      "dataset": config.dataset,
-      "settings": dataclasses.asdict(stage),
-      "best_value": progress.best_value,
-      "best_step": progress.best_step,
-      "num_steps": progress.step,
-      "stop_reason": progress.stop_reason,
-      "history": progress.history,
-      "seconds_of_last_start": round(time.time() - start, 1),
-    },
-  )
-  logging.info(
-    "Stage %s: best validation %s %.4f at step %d; saved in %s.",
-    name,
-    stages.MONITOR,
-    progress.best_value,
-    progress.best_step,
-    folder,
-  )
-  return result
-
-
-def nnn_penalties(
-  l1: float | None,
-  l2: float | None,
-  bi_encoder: BiEncoder,
-  dataset: pipeline.RetrievalDataset,
-  config: nnn.NnnConfig,
-) -> nnn.NnnParams:
-  """The penalties to train with; None is chosen on validation.
-
-  By the paper's rule, the support alone: with the list filled up beyond it, a
-  penalty that empties the support ranks like dense retrieval, can win, and
-  gives no gradient to train with.
-  """
-  if l1 is not None and l2 is not None:
-    return nnn.NnnParams(l1, l2)
-  validation = dataset.splits["validation"]
-  best, _ = selection.select(
-    nnn.decode,
-    selection.penalty_grid(
-      selection.PENALTIES if l1 is None else [l1],
-      selection.PENALTIES if l2 is None else [l2],
-    ),
-    bi_encoder.encode_queries(validation.texts),
-    bi_encoder.encode_documents(dataset.doc_texts),
-    validation.labels(len(dataset.doc_ids)),
-    config=config,
-    support_only=True,
-    description="penalties on validation",
-  )
-  logging.info("Training with %s.", best)
-  return best
-
-
 def check_settings(
   config: ml_collections.ConfigDict, workdir: pathlib.Path
 ) -> None:
@@ -235,16 +120,13 @@ def train(
   workdir: pathlib.Path,
   stage_names: Sequence[str] = ("dense", "nnn_tr"),
 ) -> None:
-  """Runs the stages in order; nnn_tr and colt start from dense."""
-  unknown = set(stage_names) - set(STAGES)
+  """Runs the stages; nnn_tr and colt start from dense, which runs first."""
+  unknown = set(stage_names) - set(train_stages.STAGES)
   if unknown:
     raise ValueError(
-      f"stages must be {' or '.join(STAGES)}, got {sorted(unknown)}."
+      f"stages must be of {', '.join(train_stages.STAGES)}, got "
+      f"{sorted(unknown)}."
     )
-  dense_stage = stages.DenseStage(**config.dense)
-  settings = config.nnn_tr.to_dict()
-  l1, l2 = settings.pop("l1"), settings.pop("l2")
-  nnn_stage = stages.NnnStage(**settings)
   check_settings(config, workdir)
   dataset = pipeline.load(
     config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
@@ -256,126 +138,19 @@ def train(
       f"dataset {dataset.name} has no {' and no '.join(sorted(missing))} "
       f"split to train with; it has {', '.join(dataset.splits) or 'none'}."
     )
-  common = {"batch_size": config.batch_size, "seed": config.seed}
-
+  run = train_stages.Run(config, dataset, workdir, _DEBUG_CHECKS.value)
   initial = initial_bi_encoder(config, dataset)
-  if "mol" in stage_names:
-    train_mol(initial, dataset, config, workdir)
-  if "sparse" in stage_names:
-    train_sparse(initial, dataset, config, workdir)
-  if not {"dense", "nnn_tr", "colt"} & set(stage_names):
-    return
-  graphdef, _ = nnx.split(initial.query_encoder)
-  dense = run_stage(
-    "dense",
-    lambda: stages.dense_task(initial, dataset, dense_stage, **common),
-    lambda params: dataclasses.replace(
-      initial,
-      query_encoder=nnx.merge(graphdef, params["query"]),
-      document_encoder=nnx.merge(graphdef, params["document"]),
-    ),
-    dense_stage,
-    config,
-    workdir,
-  )
-  if "colt" in stage_names:
-    train_colt(dense, dataset, config, workdir)
-  if "nnn_tr" not in stage_names:
-    return
-
-  def make_task():
-    nnn_config = nnn_stage.decoder_config(len(dataset.doc_ids))
-    penalties = nnn_penalties(l1, l2, dense, dataset, nnn_config)
-    return stages.nnn_task(dense, dataset, nnn_stage, penalties, **common)
-
-  run_stage(
-    "nnn_tr",
-    make_task,
-    lambda params: dataclasses.replace(
-      dense,
-      query_encoder=nnx.merge(
-        nnx.split(dense.query_encoder)[0], params["query"]
-      ),
-      adapter=nnx.merge(
-        nnx.split(
-          nnn_stage.make_adapter(
-            dense.query_encoder.config.dim, seed=config.seed
-          )
-        )[0],
-        params["adapter"],
-      ),
-    ),
-    nnn_stage,
-    config,
-    workdir,
-  )
-
-
-def train_mol(
-  initial: BiEncoder,
-  dataset: pipeline.RetrievalDataset,
-  config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-) -> text_mol.TextMolRetriever:
-  """The stage "mol"."""
-  stage = mol_stage.MolStage(**config.mol)
-  start = stage.make_retriever(initial, seed=config.seed)
-  return run_stage(
-    "mol",
-    lambda: mol_stage.mol_task(
-      start, dataset, stage, batch_size=config.batch_size, seed=config.seed
-    ),
-    lambda params: dataclasses.replace(
-      start, model=nnx.merge(nnx.split(start.model)[0], params)
-    ),
-    stage,
-    config,
-    workdir,
-    load=text_mol.TextMolRetriever.load,
-  )
-
-
-def train_sparse(
-  initial: BiEncoder,
-  dataset: pipeline.RetrievalDataset,
-  config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-) -> sparse_head.SparseRetriever:
-  """The stage "sparse"."""
-  stage = sparse_stage.SparseStage(**config.sparse)
-  start = stage.make_retriever(initial, dataset)
-  return run_stage(
-    "sparse",
-    lambda: sparse_stage.sparse_task(
-      start, dataset, stage, batch_size=config.batch_size, seed=config.seed
-    ),
-    lambda params: dataclasses.replace(
-      start, model=nnx.merge(nnx.split(start.model)[0], params)
-    ),
-    stage,
-    config,
-    workdir,
-    load=sparse_head.SparseRetriever.load,
-  )
-
-
-def train_colt(
-  dense: BiEncoder,
-  dataset: pipeline.RetrievalDataset,
-  config: ml_collections.ConfigDict,
-  workdir: pathlib.Path,
-) -> colt_retriever.ColtRetriever:
-  """The stage "colt"."""
-  stage = colt_stage.ColtStage(**config.colt)
-  return run_stage(
-    "colt",
-    lambda: colt_stage.colt_task(dense, dataset, stage, seed=config.seed),
-    lambda params: colt_stage.make_retriever(dense, dataset, stage, params),
-    stage,
-    config,
-    workdir,
-    load=colt_retriever.ColtRetriever.load,
-  )
+  wanted = set(stage_names)
+  if wanted & set(train_stages.FROM_DENSE):
+    wanted.add("dense")
+  results = {
+    name: stage(run, initial)
+    for name, stage in train_stages.FROM_INITIAL.items()
+    if name in wanted
+  }
+  for name, stage in train_stages.FROM_DENSE.items():
+    if name in wanted:
+      stage(run, results["dense"])
 
 
 def main(argv: Sequence[str]) -> None:

@@ -15,28 +15,28 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors.numpy
 import tqdm
 from flax import nnx
 
 from nnn_jax import files
 from nnn_jax.models import adapter as adapter_lib
-from nnn_jax.models import pretrained, text_encoder, tokenization
+from nnn_jax.models import (
+  parameters,
+  pretrained,
+  text_encoder,
+  tokenization,
+)
 
 # Batches are cut to a multiple of so many tokens: few shapes to compile, and
 # little padding to compute.
 _LENGTH_STEP = 16
 _DESCRIPTION = "bi_encoder.json"
+_ADAPTER = "adapter.safetensors"
 
 
 @partial(jax.jit, static_argnums=0)
 def _apply(graphdef, params, *args):
   return nnx.merge(graphdef, params)(*args)
-
-
-def _name(path: Any) -> str:
-  """The name of a parameter in a file, such as "mlp_in.kernel"."""
-  return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def encode_tokens(
@@ -160,12 +160,7 @@ class BiEncoder:
         temporary / "document", self.document_encoder, self.tokenizer
       )
       if self.adapter is not None:
-        _, state = nnx.split(self.adapter)
-        leaves = jax.tree_util.tree_leaves_with_path(state)
-        tensors = {_name(path): np.asarray(value) for path, value in leaves}
-        files.write(
-          temporary / "adapter.safetensors", safetensors.numpy.save(tensors)
-        )
+        parameters.write(temporary / _ADAPTER, self.adapter)
       description = {
         "query_length": self.query_length,
         "document_length": self.document_length,
@@ -198,12 +193,7 @@ class BiEncoder:
       adapter = adapter_lib.Adapter(
         adapter_lib.AdapterConfig(**description["adapter"]), rngs=nnx.Rngs(0)
       )
-      graphdef, state = nnx.split(adapter)
-      stored = safetensors.numpy.load_file(folder / "adapter.safetensors")
-      state = jax.tree_util.tree_map_with_path(
-        lambda path, _: stored[_name(path)], state
-      )
-      adapter = nnx.merge(graphdef, state)
+      parameters.read(folder / _ADAPTER, adapter)
     bi_encoder = cls(
       query_encoder=query_encoder,
       document_encoder=document_encoder,

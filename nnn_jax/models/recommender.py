@@ -19,12 +19,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 from flax import nnx
 
 from nnn_jax import files
-from nnn_jax.models import hstu, mol, sasrec
+from nnn_jax.models import hstu, mol, parameters, sasrec
 
 _DESCRIPTION, _WEIGHTS = "recommender.json", "recommender.safetensors"
 
@@ -165,9 +163,6 @@ class Recommender(nnx.Module):
 
   def save(self, folder: pathlib.Path, metadata: dict[str, Any]) -> None:
     """Writes a folder that `load` reads; it appears whole or not at all."""
-    _, state = nnx.split(self)
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    tensors = {_name(path): np.asarray(value) for path, value in leaves}
     description = {
       part: {
         "kind": _NAMES[type(config)],
@@ -177,7 +172,7 @@ class Recommender(nnx.Module):
       for config in (getattr(self.config, part),)
     }
     with files.new_folder(folder) as temporary:
-      files.write(temporary / _WEIGHTS, safetensors.numpy.save(tensors))
+      parameters.write(temporary / _WEIGHTS, self)
       files.write(
         temporary / _DESCRIPTION,
         json.dumps(description | {"metadata": metadata}, indent=2),
@@ -204,15 +199,6 @@ class Recommender(nnx.Module):
       part: _CONFIGS[description[part]["kind"]](**description[part]["config"])
       for part in ("sequence", "similarity")
     }
-    config = RecommenderConfig(**parts)
-    graphdef, state = nnx.split(cls(config, rngs=nnx.Rngs(0)))
-    stored = safetensors.numpy.load_file(path.with_name(_WEIGHTS))
-    state = jax.tree_util.tree_map_with_path(
-      lambda path, _: jnp.asarray(stored[_name(path)]), state
-    )
-    return nnx.merge(graphdef, state), description["metadata"]
-
-
-def _name(path: Any) -> str:
-  """The name of a parameter in a file, such as "sequence.blocks.0.query"."""
-  return jax.tree_util.keystr(path, simple=True, separator=".")
+    recommender = cls(RecommenderConfig(**parts), rngs=nnx.Rngs(0))
+    parameters.read(path.with_name(_WEIGHTS), recommender)
+    return recommender, description["metadata"]

@@ -29,13 +29,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 from flax import nnx
 
 from nnn_jax import files
 from nnn_jax.core import linalg, mixture
-from nnn_jax.models import bi_encoder, mol, pretrained, text_encoder
+from nnn_jax.models import (
+  bi_encoder,
+  mol,
+  parameters,
+  pretrained,
+  text_encoder,
+)
 from nnn_jax.models import tokenization as tokens_lib
 
 _EPS = 1e-6
@@ -247,8 +251,7 @@ class TextMolRetriever:
       pretrained.save(
         temporary / "encoder", self.model.query.encoder, self.tokenizer
       )
-      tensors = {name: np.asarray(x) for name, x in _new_layers(self.model)}
-      files.write(temporary / _TENSORS, safetensors.numpy.save(tensors))
+      parameters.write(temporary / _TENSORS, self.model, leave_out="encoder")
       description = {
         "query_length": self.query_length,
         "document_length": self.document_length,
@@ -279,13 +282,9 @@ class TextMolRetriever:
     encoder, tokenizer = pretrained.load(str(folder / "encoder"))
     config = TextMolConfig(**description["config"])
     model = TextMol(encoder, config, rngs=nnx.Rngs(0))
-    stored = safetensors.numpy.load_file(folder / _TENSORS)
-    graphdef, state = nnx.split(model)
-    state = jax.tree_util.tree_map_with_path(
-      lambda path, old: stored.get(_name(path), old), state
-    )
+    parameters.read(folder / _TENSORS, model, leave_out="encoder")
     retriever = cls(
-      model=nnx.merge(graphdef, state),
+      model=model,
       tokenizer=tokenizer,
       query_length=description["query_length"],
       document_length=description["document_length"],
@@ -296,16 +295,3 @@ class TextMolRetriever:
 def is_saved_in(folder: pathlib.Path) -> bool:
   """Whether a folder holds what `TextMolRetriever.save` wrote."""
   return (folder / _DESCRIPTION).exists()
-
-
-def _name(path: Any) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def _new_layers(model: TextMol):
-  """(name, array) of what is not the encoder's."""
-  _, state = nnx.split(model)
-  leaves = jax.tree_util.tree_leaves_with_path(state)
-  return [
-    (_name(path), x) for path, x in leaves if ".encoder." not in _name(path)
-  ]

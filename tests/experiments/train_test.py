@@ -94,10 +94,7 @@ def test_errors(commands, trained, beir, tmp_path):
     "--workdir" in errors[0]
   )
   assert "num_epoch" in errors[1]
-  assert (
-    "stages must be dense or nnn_tr or mol or sparse or colt, got ['nnn']"
-    in errors[2]
-  )
+  assert "stages must be of dense, mol" in errors[2]
   assert "missing has no corpus.jsonl" in errors[3]
   assert "batch_size is 161: expected 1 to 160" in errors[4]
 
