@@ -228,8 +228,11 @@ class TextEncoder(nnx.Module):
     Raises:
       ValueError: while tracing, on a wrong rank, shape, dtype or length.
     """
-    x, mask = self.token_outputs(token_ids, attention_mask)
-    x = _pool(x, mask, self.config.pooling)
+    return self.pool(*self.token_outputs(token_ids, attention_mask))
+
+  def pool(self, outputs: jax.Array, mask: jax.Array) -> jax.Array:
+    """The embeddings `[batch, dim]`, from what `token_outputs` returns."""
+    x = _pool(outputs, mask, self.config.pooling)
     return linalg.normalize(x) if self.config.normalize else x
 
   def token_outputs(
