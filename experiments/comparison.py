@@ -11,7 +11,15 @@ import numpy as np
 from experiments import embeddings as embeddings_lib
 from nnn_jax import metrics, retriever
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import dense, diversity, mmr, mol, nnn, seismic
+from nnn_jax.decoders import (
+  dense,
+  diversity,
+  hypencoder,
+  mmr,
+  mol,
+  nnn,
+  seismic,
+)
 from nnn_jax.solvers import fista
 from nnn_jax.training import selection
 
@@ -70,10 +78,17 @@ METHODS = {
     seismic.SeismicConfig(search=seismic.Exact()),
     [()],
   ),
+  "hypencoder": Method(
+    "Hypencoder",
+    "hypencoder",
+    hypencoder.decode,
+    hypencoder.HypencoderConfig(search=hypencoder.Exhaustive()),
+    [()],
+  ),
 }
 
 # Of stages that are trained on request.
-OPTIONAL = ("colt", "mol", "sparse")
+OPTIONAL = ("colt", "mol", "sparse", "hypencoder")
 
 
 class Chosen(NamedTuple):

@@ -1,7 +1,7 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
-With --stages=mol or sparse, or beside the others, a mixture of logits or a
-sparse encoder from the same initial encoder.
+With --stages=mol, sparse or hypencoder, or beside the others, a mixture of
+logits, a sparse encoder or a Hypencoder from the same initial encoder.
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
@@ -27,6 +27,7 @@ from absl import app, flags, logging
 from flax import nnx
 from ml_collections import config_flags
 
+from experiments import teacher as teacher_lib
 from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
@@ -36,11 +37,13 @@ from nnn_jax.models import (
   fetch,
   sparse_head,
   text_encoder,
+  text_hypencoder,
   text_mol,
   tokenization,
 )
 from nnn_jax.training import (
   colt_stage,
+  hypencoder_stage,
   loop,
   mol_stage,
   selection,
@@ -55,14 +58,14 @@ _WORKDIR = flags.DEFINE_string(
 _STAGES = flags.DEFINE_list(
   "stages",
   ["dense", "nnn_tr"],
-  "Stages to run, of dense, nnn_tr, mol, sparse and colt.",
+  "Stages to run, of dense, nnn_tr, mol, sparse, colt and hypencoder.",
 )
 _DEBUG_CHECKS = flags.DEFINE_bool(
   "debug_checks", False, "Name the operation that makes a NaN; slow."
 )
 
 BiEncoder = bi_encoder_lib.BiEncoder
-STAGES = ("dense", "nnn_tr", "mol", "sparse", "colt")
+STAGES = ("dense", "nnn_tr", "mol", "sparse", "colt", "hypencoder")
 
 
 def initial_bi_encoder(
@@ -116,12 +119,17 @@ def run_stage(
   | stages.NnnStage
   | mol_stage.MolStage
   | sparse_stage.SparseStage
-  | colt_stage.ColtStage,
+  | colt_stage.ColtStage
+  | hypencoder_stage.HypencoderStage,
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   load: Callable[[pathlib.Path], tuple[Any, dict[str, Any]]] = BiEncoder.load,
+  optimizer: optax.GradientTransformation | None = None,
 ) -> Any:
-  """Trains one stage and saves its retriever, or reuses a finished one."""
+  """Trains one stage and saves its retriever, or reuses a finished one.
+
+  The optimiser is AdamW with the stage's constant rate unless one is given.
+  """
   folder = workdir / name / "retriever"
   if folder.exists():
     result, saved = load(folder)
@@ -134,9 +142,13 @@ def run_stage(
     )
     return result
   start = time.time()
+  if optimizer is None:
+    optimizer = optax.adamw(
+      stage.learning_rate, weight_decay=stage.weight_decay
+    )
   best_params, progress = loop.fit(
     make_task(),
-    optax.adamw(stage.learning_rate, weight_decay=stage.weight_decay),
+    optimizer,
     folder=workdir / name,
     num_epochs=stage.num_epochs,
     patience=stage.patience,
@@ -241,10 +253,6 @@ def train(
     raise ValueError(
       f"stages must be {' or '.join(STAGES)}, got {sorted(unknown)}."
     )
-  dense_stage = stages.DenseStage(**config.dense)
-  settings = config.nnn_tr.to_dict()
-  l1, l2 = settings.pop("l1"), settings.pop("l2")
-  nnn_stage = stages.NnnStage(**settings)
   check_settings(config, workdir)
   dataset = pipeline.load(
     config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
@@ -256,15 +264,30 @@ def train(
       f"dataset {dataset.name} has no {' and no '.join(sorted(missing))} "
       f"split to train with; it has {', '.join(dataset.splits) or 'none'}."
     )
-  common = {"batch_size": config.batch_size, "seed": config.seed}
-
   initial = initial_bi_encoder(config, dataset)
   if "mol" in stage_names:
     train_mol(initial, dataset, config, workdir)
   if "sparse" in stage_names:
     train_sparse(initial, dataset, config, workdir)
-  if not {"dense", "nnn_tr", "colt"} & set(stage_names):
-    return
+  if {"dense", "nnn_tr", "colt"} & set(stage_names):
+    train_bi_encoders(initial, dataset, config, workdir, stage_names)
+  if "hypencoder" in stage_names:  # Last: another may be its teacher.
+    train_hypencoder(initial, dataset, config, workdir)
+
+
+def train_bi_encoders(
+  initial: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  stage_names: Sequence[str],
+) -> None:
+  """The stage "dense", and those of "colt" and "nnn_tr" that are asked for."""
+  dense_stage = stages.DenseStage(**config.dense)
+  settings = config.nnn_tr.to_dict()
+  l1, l2 = settings.pop("l1"), settings.pop("l2")
+  nnn_stage = stages.NnnStage(**settings)
+  common = {"batch_size": config.batch_size, "seed": config.seed}
   graphdef, _ = nnx.split(initial.query_encoder)
   dense = run_stage(
     "dense",
@@ -356,6 +379,44 @@ def train_sparse(
     config,
     workdir,
     load=sparse_head.SparseRetriever.load,
+  )
+
+
+def train_hypencoder(
+  initial: BiEncoder,
+  dataset: pipeline.RetrievalDataset,
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+) -> text_hypencoder.TextHypencoderRetriever:
+  """The stage "hypencoder"."""
+  settings = config.hypencoder.to_dict()
+  teacher, num = settings.pop("teacher"), settings.pop("num_candidates")
+  stage = hypencoder_stage.HypencoderStage(**settings)
+  start = stage.make_retriever(initial, seed=config.seed)
+  return run_stage(
+    "hypencoder",
+    lambda: hypencoder_stage.hypencoder_task(
+      start,
+      dataset,
+      stage,
+      batch_size=config.batch_size,
+      seed=config.seed,
+      candidates=teacher_lib.candidates(
+        teacher,
+        dataset,
+        workdir,
+        num=num,
+        temperature=config.dense.temperature,
+      ),
+    ),
+    lambda params: dataclasses.replace(
+      start, model=nnx.merge(nnx.split(start.model)[0], params)
+    ),
+    stage,
+    config,
+    workdir,
+    load=text_hypencoder.TextHypencoderRetriever.load,
+    optimizer=stage.optimizer(),
   )
 
 
