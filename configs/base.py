@@ -1,7 +1,8 @@
 """Settings that the experiments share; each config says what it changes.
 
 The stages' settings and their published defaults are documented in
-`nnn_jax.training.stages`, `mol_stage`, `sparse_stage` and `colt_stage`.
+`nnn_jax.training.stages`, `mol_stage`, `sparse_stage`, `hypencoder_stage` and
+`colt_stage`.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from ml_collections import config_dict
 
 from nnn_jax.training import (
   colt_stage,
+  hypencoder_stage,
   mol_stage,
   sparse_stage,
   stages,
@@ -54,6 +56,14 @@ def get_config() -> ml_collections.ConfigDict:
   config.colt = ml_collections.ConfigDict(
     dataclasses.asdict(colt_stage.ColtStage())
   )
+  config.hypencoder = ml_collections.ConfigDict(
+    dataclasses.asdict(hypencoder_stage.HypencoderStage())
+  )
+  config.hypencoder.validation_docs = config_dict.placeholder(int)
+  # "dense" or "mol" of the same work directory, a file of scores (see
+  # `nnn_jax.data.teacher_scores`), or none.
+  config.hypencoder.teacher = config_dict.placeholder(str)
+  config.hypencoder.num_candidates = 50  # Of a stage, a query.
   config.nnn_tr.remat_every = config_dict.placeholder(int)
   # None: what suits the solver.
   config.nnn_tr.relevant_scores = config_dict.placeholder(str)

@@ -9,8 +9,8 @@ Without `manual_dir` the files are downloaded. The published schedule is
   --config.dense.num_epochs=20 --config.dense.learning_rate=2e-5 \
   --config.nnn_tr.num_epochs=20 --config.nnn_tr.learning_rate=2e-5
 
-With a mixture of logits, a sparse encoder and COLT as well:
---stages=dense,nnn_tr,mol,sparse,colt.
+With a mixture of logits, a sparse encoder, COLT and a Hypencoder as well:
+--stages=dense,nnn_tr,mol,sparse,colt,hypencoder.
 
 Through the exact solver instead of 50 unrolled steps of FISTA:
 
@@ -26,8 +26,8 @@ def get_config() -> ml_collections.ConfigDict:
   config = base.get_config()
   config.dataset = "toollens"
   config.encoder = "minilm"
-  for name in ("dense", "nnn_tr", "mol", "sparse"):
-    stage = config[name]
+  names = "dense", "nnn_tr", "mol", "sparse", "hypencoder"
+  for stage in (config[name] for name in names):
     stage.num_epochs = 2
     stage.learning_rate = 1e-4
   config.sparse.terms = "corpus"

@@ -14,6 +14,7 @@ from nnn_jax.data import pipeline
 from nnn_jax.decoders import (
   dense,
   diversity,
+  hypencoder,
   mmr,
   mol,
   nnn,
@@ -77,10 +78,17 @@ METHODS = {
     seismic.SeismicConfig(search=seismic.Exact()),
     [()],
   ),
+  "hypencoder": Method(
+    "Hypencoder",
+    "hypencoder",
+    hypencoder.decode,
+    hypencoder.HypencoderConfig(search=hypencoder.Exhaustive()),
+    [()],
+  ),
 }
 
 # Of stages that are trained on request.
-OPTIONAL = ("colt", "mol", "sparse")
+OPTIONAL = ("colt", "mol", "sparse", "hypencoder")
 
 
 class Chosen(NamedTuple):

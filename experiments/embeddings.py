@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
 from experiments import report
-from nnn_jax.core import checks, sparse
+from nnn_jax.core import checks, linalg, qnet, sparse
 from nnn_jax.data import pipeline
 from nnn_jax.indexes import sparse as sparse_rows
 from nnn_jax.indexes import sparse_blocks
@@ -20,6 +21,7 @@ from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.models import (
   colt_retriever,
   sparse_head,
+  text_hypencoder,
   text_mol,
 )
 
@@ -43,6 +45,10 @@ _KINDS: list[tuple[Callable[..., bool], Callable[..., tuple[Any, Any]]]] = [
   (colt_retriever.is_saved_in, colt_retriever.ColtRetriever.load),
   (sparse_head.is_saved_in, sparse_head.SparseRetriever.load),
   (text_mol.is_saved_in, text_mol.TextMolRetriever.load),
+  (
+    text_hypencoder.is_saved_in,
+    text_hypencoder.TextHypencoderRetriever.load,
+  ),
 ]
 
 
@@ -176,9 +182,18 @@ def vectors(rows: Any, vocab: int | None = None) -> np.ndarray:
 
 
 def both_vectors(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
-  """`vectors` of the queries and of the corpus."""
-  vocab = getattr(embeddings.corpus, "vocab", None)
-  return (
-    vectors(embeddings.queries, vocab),
-    vectors(embeddings.corpus, vocab),
-  )
+  """`vectors` of the queries and of the corpus.
+
+  A network has no vector; in its place stands the direction in which its score
+  rises fastest at the mean of the documents.
+  """
+  queries, corpus = embeddings.queries, embeddings.corpus
+  vocab = getattr(corpus, "vocab", None)
+  corpus = vectors(corpus, vocab)
+  if not isinstance(queries, qnet.QNet):
+    return vectors(queries, vocab), corpus
+  middle = jnp.asarray(corpus.mean(axis=0))
+  slope = jax.vmap(
+    jax.grad(lambda x, network: qnet.scores(network, x[None])[0]), (None, 0)
+  )(middle, queries)
+  return np.asarray(linalg.normalize(slope)), corpus

@@ -1,7 +1,8 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
 With --stages, other retrievers from the same initial encoder: a mixture of
-logits (mol), a sparse encoder (sparse), and COLT from the dense stage.
+logits (mol), a sparse encoder (sparse), a Hypencoder (hypencoder), and COLT
+from the dense stage.
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import ml_collections
 from absl import app, flags, logging
@@ -120,7 +122,7 @@ def train(
   workdir: pathlib.Path,
   stage_names: Sequence[str] = ("dense", "nnn_tr"),
 ) -> None:
-  """Runs the stages; nnn_tr and colt start from dense, which runs first."""
+  """Runs the stages in their order; nnn_tr and colt need dense, and run it."""
   unknown = set(stage_names) - set(train_stages.STAGES)
   if unknown:
     raise ValueError(
@@ -141,16 +143,13 @@ def train(
   run = train_stages.Run(config, dataset, workdir, _DEBUG_CHECKS.value)
   initial = initial_bi_encoder(config, dataset)
   wanted = set(stage_names)
-  if wanted & set(train_stages.FROM_DENSE):
+  if wanted & train_stages.FROM_DENSE:
     wanted.add("dense")
-  results = {
-    name: stage(run, initial)
-    for name, stage in train_stages.FROM_INITIAL.items()
-    if name in wanted
-  }
-  for name, stage in train_stages.FROM_DENSE.items():
+  results: dict[str, Any] = {}
+  for name, stage in train_stages.STAGES.items():
     if name in wanted:
-      stage(run, results["dense"])
+      start = results["dense"] if name in train_stages.FROM_DENSE else initial
+      results[name] = stage(run, start)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -14,11 +14,13 @@ from absl import logging
 from flax import nnx
 
 from experiments import embeddings
+from experiments import teacher as teacher_lib
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.training import (
   colt_stage,
+  hypencoder_stage,
   loop,
   mol_stage,
   selection,
@@ -56,8 +58,12 @@ class Run:
     make_task: Callable[[], loop.Task],
     make_result: Callable[[Any], Any],
     stage: Any,
+    optimizer: optax.GradientTransformation | None = None,
   ) -> Any:
-    """Trains one stage and saves its retriever, or reuses a finished one."""
+    """Trains one stage and saves its retriever, or reuses a finished one.
+
+    The optimiser is AdamW at the stage's constant rate unless one is given.
+    """
     folder = self.workdir / name / "retriever"
     if folder.exists():
       result, saved = embeddings.load(folder)
@@ -70,9 +76,13 @@ class Run:
       )
       return result
     start = time.time()
+    if optimizer is None:
+      optimizer = optax.adamw(
+        stage.learning_rate, weight_decay=stage.weight_decay
+      )
     best_params, progress = loop.fit(
       make_task(),
-      optax.adamw(stage.learning_rate, weight_decay=stage.weight_decay),
+      optimizer,
       folder=self.workdir / name,
       num_epochs=stage.num_epochs,
       patience=stage.patience,
@@ -225,12 +235,38 @@ def train_sparse(run: Run, initial: BiEncoder) -> Any:
   )
 
 
-# In the order in which they run: from the initial encoder, and from the dense
-# stage's.
-FROM_INITIAL = {
+def train_hypencoder(run: Run, initial: BiEncoder) -> Any:
+  """The stage "hypencoder"."""
+  settings = run.config.hypencoder.to_dict()
+  teacher, num = settings.pop("teacher"), settings.pop("num_candidates")
+  stage = hypencoder_stage.HypencoderStage(**settings)
+  start = stage.make_retriever(initial, seed=run.config.seed)
+
+  def make_task():
+    candidates = teacher_lib.candidates(
+      teacher,
+      run.dataset,
+      run.workdir,
+      num=num,
+      temperature=run.config.dense.temperature,
+    )
+    return hypencoder_stage.hypencoder_task(
+      start, run.dataset, stage, candidates=candidates, **run.common
+    )
+
+  return run.run(
+    "hypencoder", make_task, _of_model(start), stage, stage.optimizer()
+  )
+
+
+# In the order in which they run: another may be the teacher of hypencoder.
+STAGES: dict[str, Callable[[Run, Any], Any]] = {
   "dense": train_dense,
   "mol": train_mol,
   "sparse": train_sparse,
+  "colt": train_colt,
+  "nnn_tr": train_nnn,
+  "hypencoder": train_hypencoder,
 }
-FROM_DENSE = {"colt": train_colt, "nnn_tr": train_nnn}
-STAGES = (*FROM_INITIAL, *FROM_DENSE)
+# The others start from the initial encoder.
+FROM_DENSE = {"colt", "nnn_tr"}

@@ -4,9 +4,11 @@ With L hidden layers, the first on the document x,
 
   y_l = LN(relu(x_{l-1} W_l + b_l)),   LN over the width, no affine part
   x_l = x_{l-1} + y_l   where l < L and the widths agree, else y_l
-  score = x_L . output
+  score = x_L . output (+ x . skip)
 
-L = 0 is the inner product of a bi-encoder. Without LN the score is piecewise
+L = 0 is the inner product of a bi-encoder. `skip`, which is not published, adds
+one to the network: what the layers learn is then what an inner product lacks.
+Without LN the score is piecewise
 linear in the document, so that `core.qnet_bounds` can bound it.
 
 Reference: Killingback, Zeng and Zamani (2025), Hypencoder: Hypernetworks for
@@ -34,11 +36,13 @@ class QNet(NamedTuple):
     matrices: L of them, `[in, out]`; the first `in` is the documents' dim.
     biases: L of them, `[out]`.
     output: `[width]`, of the last layer, or `[dim]` where L = 0.
+    skip: `[dim]`, from the document to the score, or None.
   """
 
   matrices: tuple[types.Array, ...]
   biases: tuple[types.Array, ...]
   output: types.Array
+  skip: types.Array | None = None
 
   @property
   def widths(self) -> tuple[int, ...]:
@@ -59,9 +63,9 @@ def check(qnet: Any) -> QNet:
   >>> check(QNet((), (), [1, 2])).output.dtype
   dtype('float32')
   """
-  if not (isinstance(qnet, tuple) and len(qnet) == len(QNet._fields)):
+  if not (isinstance(qnet, tuple) and len(qnet) in (3, 4)):
     raise ValueError(f"query must be a QNet of weights, got {qnet!r}.")
-  matrices, biases, output = qnet
+  matrices, biases, output, skip = QNet(*qnet)
   if len(matrices) != len(biases):
     raise ValueError(
       f"query has {len(matrices)} matrices and {len(biases)} biases: one of "
@@ -72,14 +76,16 @@ def check(qnet: Any) -> QNet:
     named[f"query.matrices[{i}]"] = matrix, f"width_{i} width_{i + 1}"
     named[f"query.biases[{i}]"] = bias, f"width_{i + 1}"
   named["query.output"] = output, f"width_{len(matrices)}"
+  named["query.skip"] = skip, "width_0"
   checks.check_shapes(**named)
-  leaves = [jnp.asarray(leaf) for leaf in (*matrices, *biases, output)]
-  dtype = linalg.compute_dtype(*(leaf.dtype for leaf in leaves))
-  leaves = [leaf.astype(dtype) for leaf in leaves]
-  depth = len(matrices)
-  return QNet(
-    tuple(leaves[:depth]), tuple(leaves[depth : 2 * depth]), leaves[-1]
+  qnet = QNet(
+    tuple(jnp.asarray(matrix) for matrix in matrices),
+    tuple(jnp.asarray(bias) for bias in biases),
+    jnp.asarray(output),
+    None if skip is None else jnp.asarray(skip),
   )
+  dtype = linalg.compute_dtype(*(leaf.dtype for leaf in jax.tree.leaves(qnet)))
+  return jax.tree.map(lambda leaf: leaf.astype(dtype), qnet)
 
 
 def layers(qnet: QNet) -> Iterator[tuple[jax.Array, jax.Array, bool]]:
@@ -119,7 +125,10 @@ def scores(
     if layer_norm:
       y = normalize(y)
     x = x + y if residual else y
-  return linalg.products(x, qnet.output)
+  total = linalg.products(x, qnet.output)
+  if qnet.skip is None:
+    return total
+  return total + linalg.products(jnp.asarray(documents), qnet.skip)
 
 
 def normalize(x: types.Array) -> jax.Array:
@@ -175,7 +184,14 @@ def upper_bounds(
   norm = jnp.linalg.norm(output)
   spread = radii[:, 0] * norm if is_ball else half @ jnp.abs(output)
   slack = _rounding(output) * size[:, 0] * norm
-  return linalg.matmul(middle, output) + spread + slack
+  bound = linalg.matmul(middle, output) + spread + slack
+  if qnet.skip is None:
+    return bound
+  # Each at its largest, though one document need not have both.
+  norm, radii = jnp.linalg.norm(qnet.skip), radii[:, 0]
+  size = jnp.linalg.norm(centres, axis=1) + radii
+  slack = _rounding(qnet.skip) * (size * norm + jnp.abs(bound))
+  return bound + linalg.matmul(centres, qnet.skip) + radii * norm + slack
 
 
 def _rounding(weights: types.Array) -> float:

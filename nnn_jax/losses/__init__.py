@@ -29,6 +29,7 @@ References:
 
 from nnn_jax.losses.completeness import completeness
 from nnn_jax.losses.distillation import (
+  TeacherScale,
   first_of_text,
   margin_mse,
   mined_targets,
@@ -43,6 +44,7 @@ from nnn_jax.losses.selection import fenchel_young
 from nnn_jax.losses.sparsity import flops
 
 __all__ = [
+  "TeacherScale",
   "completeness",
   "fenchel_young",
   "first_of_text",

@@ -46,6 +46,9 @@ class HyperheadConfig:
     query_stddev: Of Q at the start, as published.
     change: Of P at the start: theta's query-dependent part is about so large,
       relative to B.
+    output_base: Of the output's B at the start, relative to what is published.
+      At 0 the network starts close to nothing, to be added to an inner product
+      (`QNet.skip`).
 
   Raises:
     ValueError: A size is below 1, or `scale` is unknown.
@@ -57,6 +60,7 @@ class HyperheadConfig:
   scale: Scale = "features"
   query_stddev: float = 10.0
   change: float = 0.05
+  output_base: float = 1.0
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "widths", tuple(self.widths))  # JSON has lists.
@@ -75,6 +79,10 @@ class HyperheadConfig:
           f"{name} must be positive, got {getattr(self, name)}: at zero the "
           "q-net would not depend on the query, or not learn to."
         )
+    if not self.output_base >= 0:
+      raise ValueError(
+        f"output_base must not be negative, got {self.output_base}."
+      )
 
 
 class TensorHead(nnx.Module):
@@ -150,7 +158,7 @@ class Hyperhead(nnx.Module):
     )
     self.biases = nnx.List(head(1, width, 0.0) for width in config.widths)
     last = (config.dim, *config.widths)[-1]
-    self.output = head(1, last, math.sqrt(2 / last))
+    self.output = head(1, last, config.output_base * math.sqrt(2 / last))
 
   def __call__(self, states: jax.Array, mask: jax.Array) -> qnet.QNet:
     """Maps the token states of queries to their q-nets.

@@ -231,7 +231,7 @@ class TextEncoder(nnx.Module):
     return self.pool(*self.token_outputs(token_ids, attention_mask))
 
   def pool(self, outputs: jax.Array, mask: jax.Array) -> jax.Array:
-    """The embeddings `[batch, dim]` of `token_outputs`."""
+    """The embeddings `[batch, dim]`, from what `token_outputs` returns."""
     x = _pool(outputs, mask, self.config.pooling)
     return linalg.normalize(x) if self.config.normalize else x
 

@@ -15,7 +15,7 @@ from nnn_jax.indexes import clusters, neighbours
 DIM, K = 6, 5
 
 
-def make_net(rng, widths=(8, 8), scale=1.0):
+def make_net(rng, widths=(8, 8), scale=1.0, skip=False):
   sizes = (DIM, *widths)
   draw = lambda *shape: (scale * rng.normal(size=shape)).astype(np.float32)  # noqa: E731
   return hypencoder.QNet(
@@ -24,6 +24,7 @@ def make_net(rng, widths=(8, 8), scale=1.0):
     ),
     tuple(0.3 * draw(o) for o in widths),
     draw(sizes[-1]),
+    draw(DIM) if skip else None,
   )
 
 
@@ -37,7 +38,8 @@ def numpy_scores(net, documents, layer_norm):
     if layer_norm:
       y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1) + 1e-5)[:, None]
     x = x + y if i < last and matrix.shape[0] == matrix.shape[1] else y
-  return x @ np.float64(net.output)
+  skip = 0.0 if net.skip is None else np.float64(documents) @ net.skip
+  return x @ np.float64(net.output) + skip
 
 
 def make_corpus(rng, num_docs=300, groups=12):
@@ -54,7 +56,9 @@ def config(search, layer_norm=True):
 @pytest.mark.parametrize("widths", [(), (4,), (6, 6, 6), (8, 5)])
 def test_equals_numpy(widths, layer_norm):
   rng = np.random.default_rng(0)
-  net, documents = make_net(rng, widths), make_corpus(rng, 40)
+  # Half of the cases with a skip.
+  net = make_net(rng, widths, skip=len(widths) % 2 == layer_norm)
+  documents = make_corpus(rng, 40)
   expected = numpy_scores(net, documents, layer_norm)
   ours = qnet.scores(net, documents, layer_norm=layer_norm)
   np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-5)
@@ -77,7 +81,7 @@ def test_equals_numpy(widths, layer_norm):
 def test_bounds_hold_at_the_edge_of_the_balls():
   rng = np.random.default_rng(1)
   for widths in ((), (8,), (6, 6), (8, 5, 5)):
-    net = make_net(rng, widths)
+    net = make_net(rng, widths, skip=len(widths) > 1)
     centres = rng.normal(size=(20, DIM)).astype(np.float32)
     radii = rng.uniform(0, 0.5, 20).astype(np.float32)
     bounds = np.asarray(qnet.upper_bounds(net, centres, radii))
