@@ -87,29 +87,38 @@ class Encoded:
   """
 
   def __init__(self, retriever: Retriever, identity: str, folder: pathlib.Path):
-    self._retriever = retriever
+    self.retriever = retriever
     self._identity = identity
     self._folder = folder
 
+  @classmethod
+  def of_stage(cls, folder: pathlib.Path, cache: pathlib.Path) -> Encoded:
+    """By what a stage left, which is known by its bytes."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+      if path.is_file():
+        digest.update(path.name.encode() + path.read_bytes())
+    return cls(load_retriever(folder), digest.hexdigest(), cache)
+
   def params(self) -> Any:
     """The decoder's parameters, of a model that has some of its own."""
-    if not isinstance(self._retriever, text_mol.TextMolRetriever):
+    if not isinstance(self.retriever, text_mol.TextMolRetriever):
       raise ValueError("only a mixture has parameters for a decoder.")
-    return self._retriever.params()
+    return self.retriever.params()
 
   def serves(self, dataset: pipeline.RetrievalDataset) -> bool:
     """Whether it can embed the corpus: COLT only the one it was trained on."""
     return not isinstance(
-      self._retriever, colt_retriever.ColtRetriever
-    ) or self._retriever.knows(dataset.doc_texts)
+      self.retriever, colt_retriever.ColtRetriever
+    ) or self.retriever.knows(dataset.doc_texts)
 
   def split(self, dataset: pipeline.RetrievalDataset, name: str) -> Embeddings:
     """Embeds one query split and the corpus, or reads them back."""
     queries = dataset.splits[name]
-    encode = self._retriever.encode_queries
+    encode = self.retriever.encode_queries
     corpus = self.texts(dataset.doc_texts, "documents")
-    if isinstance(self._retriever, sparse_head.SparseRetriever):
-      corpus = _without_lists(corpus, len(self._retriever.model.terms))
+    if isinstance(self.retriever, sparse_head.SparseRetriever):
+      corpus = _without_lists(corpus, len(self.retriever.model.terms))
     return Embeddings(
       self._cached(queries.texts, encode, f"{name} queries"),
       corpus,
@@ -119,8 +128,8 @@ class Encoded:
   def texts(self, texts: Sequence[str], kind: str) -> Any:
     """Embeds "queries" or "documents", or reads them back."""
     encode = {
-      "queries": self._retriever.encode_queries,
-      "documents": self._retriever.encode_documents,
+      "queries": self.retriever.encode_queries,
+      "documents": self.retriever.encode_documents,
     }[kind]
     return self._cached(texts, encode, kind)
 

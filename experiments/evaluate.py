@@ -12,7 +12,6 @@ the paper's Figures 2 to 4 as PNG.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -77,27 +76,18 @@ def load_encoders(
   encoders = {}
   for stage in sorted(stages):
     if _ENCODER.value:
-      bi_encoder: Any = bi_encoder_lib.BiEncoder.from_pretrained(
+      bi_encoder = bi_encoder_lib.BiEncoder.from_pretrained(
         _ENCODER.value,
         query_length=_QUERY_LENGTH.value,
         document_length=_DOCUMENT_LENGTH.value,
       )
       lengths = f"{_QUERY_LENGTH.value}-{_DOCUMENT_LENGTH.value}"
       identity = f"{_ENCODER.value}-{lengths}"
+      encoders[stage] = embeddings_lib.Encoded(bi_encoder, identity, cache)
     else:
       folder = workdir / stage / "retriever"
-      bi_encoder = embeddings_lib.load_retriever(folder)
-      identity = _fingerprint(folder)
-    encoders[stage] = embeddings_lib.Encoded(bi_encoder, identity, cache)
+      encoders[stage] = embeddings_lib.Encoded.of_stage(folder, cache)
   return encoders
-
-
-def _fingerprint(folder: pathlib.Path) -> str:
-  digest = hashlib.sha256()
-  for path in sorted(folder.rglob("*")):
-    if path.is_file():
-      digest.update(path.name.encode() + path.read_bytes())
-  return digest.hexdigest()
 
 
 def _trained_on(workdir: pathlib.Path) -> dict[str, Any]:
