@@ -3,45 +3,51 @@ r"""Seismic against its Rust implementation and exact search, in one run.
   XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 \
     python -m experiments.bench.seismic_bench --json=seismic_bench.json
 
-k = 10, --queries queries a call; time is of a query. Recall is the share of the
-exact top 10, by scipy in float32. The peer, `pyseismic-lsr` (Raw: integer ids),
-is called a query at a time, as its batch call reads a file, and builds with the
-same numbers; it is left out where it is not installed (`pip install
-".[bench]"`). Its threads setting is ignored by it: pin a core, as above. Rows
-that are in --json already are not measured again.
+k = 10, --queries queries a call; time is of a query, the median of --repeats
+rounds in which every search takes its turn, so that what else the machine does
+meets all of them. Recall is the share of the exact top 10, by scipy in float32.
+The peer, `pyseismic-lsr` (Raw: integer ids), is called a query at a time, as
+its batch call reads a file, and builds with the same numbers; it is left out
+where it is not installed (`pip install ".[bench]"`). Its threads setting is
+ignored by it: pin a core, as above. Rows that are in --json already are not
+measured again. --figure draws recall against time; --ablations measures other
+ways to build.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import matplotlib
 import numpy as np
 import scipy.sparse
-from absl import app, flags, logging
+import tqdm
+from absl import app, flags
 
-from experiments import report
+from experiments import drawing, report
 from experiments.bench import sparse_worlds, timing
 from nnn_jax.decoders import seismic
 from nnn_jax.indexes import sparse_blocks
 
 _NUM_DOCS = flags.DEFINE_list("num_docs", ["10000", "100000"], "")
 _QUERIES = flags.DEFINE_integer("queries", 512, "")
-_REPEATS = flags.DEFINE_integer("repeats", 5, "Timed calls; the median.")
+_REPEATS = flags.DEFINE_integer("repeats", 9, "Rounds; the median is taken.")
 _ABLATIONS = flags.DEFINE_bool("ablations", False, "Other ways to build.")
 _PEER = flags.DEFINE_bool("peer", True, "Measure pyseismic, if installed.")
 _JSON = flags.DEFINE_string("json", None, "Where rows are kept.")
+_FIGURE = flags.DEFINE_string("figure", None, "The PNG to draw.")
 
 K = 10
 _COLUMNS = (
-  "num_docs",
   "search",
   "us",
   "recall",
@@ -52,19 +58,33 @@ _COLUMNS = (
   "index_mib",
 )
 _POSTINGS = {10_000: 50, 100_000: 100, 500_000: 200}
-_CUTS = ((5, 0.9), (8, 0.9), (8, 0.8), (10, 0.7), (12, 0.6))
+_CUTS = ((1, 1.0), (2, 1.0), (3, 1.0), (3, 0.9), (5, 0.9), (8, 0.8))
 _ROUTED = (
-  (8, 512, 48, 512, 256),
-  (8, 1024, 96, 1024, 512),
-  (10, 2048, 160, 1536, 1024),
+  (1, 128, 16, 192, 96, 32, 24),
+  (2, 256, 24, 256, 128, 32, 24),
+  (2, 256, 32, 384, 192, 32, 24),
+  (3, 384, 32, 384, 192, 32, 24),
+  (4, 512, 32, 512, 256, 48, 32),
+  (5, 768, 48, 768, 384, 48, 48),
 )
 _OTHER_BUILDS: dict[str, dict[str, Any]] = {
+  "as above": {},
+  "fixed blocks": {"blocks": "fixed"},
+  "summaries of 32": {"summary_length": 32},
+  "summaries of 100": {"summary_length": 100},
   "float summaries": {"quantize": False},
   "alpha .2": {"alpha": 0.2},
-  "alpha .6": {"alpha": 0.6},
   "paper pruning": {"prune": "paper"},
 }
 Row = dict[str, Any]
+
+
+class Cell(NamedTuple):
+  """Attributes: about, the row's own columns; call; read, call's columns."""
+
+  about: Row
+  call: Callable[[], Any]
+  read: Callable[[Any], Row]
 
 
 def settings(num_docs: int) -> dict[str, Any]:
@@ -78,7 +98,7 @@ def exact(world: sparse_worlds.World) -> Iterator[Row]:
   matrix = scipy.sparse.csr_array(
     (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
   )
-  num = min(64, len(world.coords))
+  num = min(256, len(world.coords)) // 16 * 16
   queries = np.zeros((rows.vocab, num), np.float32)
   queries[world.coords[:num].T, np.arange(num)] = world.weights[:num].T
 
@@ -103,7 +123,7 @@ def exact(world: sparse_worlds.World) -> Iterator[Row]:
 
 def ours(
   world: sparse_worlds.World, build: dict[str, Any], label: str = ""
-) -> Iterator[Row]:
+) -> Iterator[Cell]:
   """Both searches of one index."""
   config = sparse_blocks.BuildConfig(**build)
   build_s, index = timing.timed(
@@ -112,19 +132,24 @@ def ours(
   mib = sum(x.nbytes for x in jax.tree.leaves(index)) / 2**20
   about = {"build_s": build_s, "index_mib": mib}
   queries = seismic.SparseVector(world.coords, world.weights)
-  sequential = [seismic.Sequential(cut=c, heap_factor=f) for c, f in _CUTS]
+  cuts = _CUTS[2:5:2] if label else _CUTS
   cells: list[tuple[str, seismic.Search, Any]] = [
-    (f"native {s.cut}, {s.heap_factor}", s, "native") for s in sequential
+    (f"native {c}, {f}", seismic.Sequential(cut=c, heap_factor=f), "native")
+    for c, f in cuts
   ]
   if not label:
-    cells += [
-      (f"XLA sequential {s.cut}, {s.heap_factor}", s, "xla")
-      for s in sequential[2:3]
-    ]
-    names = ("cut", "num_summaries", "num_blocks", "num_postings", "num_docs")
+    names = [field.name for field in dataclasses.fields(seismic.Routed)]
     for values in _ROUTED:
       routed = seismic.Routed(**dict(zip(names, values, strict=True)))
       cells.append((f"XLA routed {values}", routed, "xla"))
+
+  def read(result):
+    return {
+      "indices": np.asarray(result.indices).tolist(),
+      "num_scored": float(np.mean(result.aux.num_scored)),
+      "overflow": float(np.mean(result.aux.overflow)),
+    }
+
   for name, search, backend in cells:
     decode = partial(
       seismic.decode,
@@ -132,21 +157,14 @@ def ours(
       config=seismic.SeismicConfig(search=search, backend=backend),
     )
     batch = jax.jit(jax.vmap(partial(decode, ()), in_axes=(0, None)))
-    row = _measure(partial(_blocking, batch, queries, index))
-    result = row.pop("result")
-    yield (
-      about
-      | row
-      | {
-        "search": f"{label} {name}".strip(),
-        "indices": np.asarray(result.indices).tolist(),
-        "num_scored": float(np.mean(result.aux.num_scored)),
-        "overflow": float(np.mean(result.aux.overflow)),
-      }
+    yield Cell(
+      about | {"search": f"{name} {label}".strip()},
+      partial(_blocking, batch, queries, index),
+      read,
     )
 
 
-def peer(world: sparse_worlds.World, build: dict[str, Any]) -> Iterator[Row]:
+def peer(world: sparse_worlds.World, build: dict[str, Any]) -> Iterator[Cell]:
   """The Rust implementation."""
   import seismic as rust
 
@@ -169,48 +187,54 @@ def peer(world: sparse_worlds.World, build: dict[str, Any]) -> Iterator[Row]:
         **build,
       )
     )
+    index.save(str(pathlib.Path(folder, "index")))
+    saved = pathlib.Path(folder).glob("index*")
+    mib = sum(file.stat().st_size for file in saved) / 2**20
+  about = {"build_s": build_s, "index_mib": mib}
+
+  def search(cut, factor):
+    return [
+      index.search(coords, weights, K, cut, factor, 0, True)
+      for coords, weights in zip(world.coords, world.weights, strict=True)
+    ]
+
+  def read(result):
+    found = [[doc for _, doc in hits] for hits in result]
+    return {"indices": [(hits + [-1] * K)[:K] for hits in found]}
+
   for cut, factor in _CUTS:
-
-    def call(cut=cut, factor=factor):
-      return [
-        index.search(coords, weights, K, cut, factor, 0, True)
-        for coords, weights in zip(world.coords, world.weights, strict=True)
-      ]
-
-    row = _measure(call)
-    found = [[doc for _, doc in hits] for hits in row.pop("result")]
-    yield row | {
-      "search": f"pyseismic {cut}, {factor}",
-      "indices": [(hits + [-1] * K)[:K] for hits in found],
-      "build_s": build_s,
-    }
+    name = f"pyseismic {cut}, {factor}"
+    yield Cell(about | {"search": name}, partial(search, cut, factor), read)
 
 
 def _blocking(fn, *args):
   return jax.block_until_ready(fn(*args))
 
 
-def _measure(call: Callable[[], Any]) -> Row:
-  result = call()
-  spent = timing.measure(call, repeats=_REPEATS.value, limit_s=20.0)
-  return {"us": 1e6 * spent.median_s / _QUERIES.value, "result": result}
+def _measure(cells: Sequence[Cell]) -> list[Row]:
+  """In turns; what compiles and warms up is left out."""
+  rows = [cell.about | cell.read(cell.call()) for cell in cells]
+  spent = [
+    [timing.timed(cell.call)[0] for cell in cells]
+    for _ in tqdm.trange(_REPEATS.value, desc="rounds")
+  ]
+  for row, seconds in zip(rows, np.median(spent, axis=0), strict=True):
+    row["us"] = 1e6 * float(seconds) / _QUERIES.value
+  return rows
 
 
 def rows_of(num_docs: int) -> list[Row]:
   """Measures everything on one world."""
   world = sparse_worlds.make(num_docs, _QUERIES.value)
-  build, rows = settings(num_docs), []
-  parts = [exact(world)]
-  if _PEER.value and importlib.util.find_spec("seismic"):
-    parts.append(peer(world, build))
-  parts.append(ours(world, build))
+  build, cells = settings(num_docs), []
   if _ABLATIONS.value:
-    parts += [ours(world, build | o, n) for n, o in _OTHER_BUILDS.items()]
-  for part in parts:
-    for row in part:
-      rows.append(row | {"num_docs": num_docs})
-      shown = {k: v for k, v in row.items() if k != "indices"}
-      logging.info("%s", shown)
+    for name, other in _OTHER_BUILDS.items():
+      cells += ours(world, build | other, name)
+  else:
+    if _PEER.value and importlib.util.find_spec("seismic"):
+      cells += peer(world, build)
+    cells += ours(world, build)
+  rows = [*exact(world), *_measure(cells)]
   truth = np.asarray(rows[0]["indices"])
   batched = rows[1]["us"]
   for row in rows:
@@ -218,6 +242,24 @@ def rows_of(num_docs: int) -> list[Row]:
     same = (truth[:, :, None] == found[:, None, :]).any(axis=2)
     row |= {"recall": float(same.mean()), "speed": batched / row["us"]}
   return rows
+
+
+def draw(results: Mapping[str, Sequence[Row]], path: str) -> None:
+  """Recall against time, a panel a world."""
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(4.5 * len(results), 4.0)
+    axes = figure.subplots(1, len(results), squeeze=False)[0]
+    for ax, (name, rows) in zip(axes, results.items(), strict=True):
+      for n, kind in enumerate(("pyseismic", "native", "XLA routed")):
+        mine = [row for row in rows if row["search"].startswith(kind)]
+        if mine:
+          points = [(row["us"], row["recall"]) for row in mine]
+          ax.plot(*np.transpose(points), label=kind, **drawing.look(n))
+      ax.set_title(f"{int(name.split()[0]):,} documents")
+      ax.set_xlabel("us a query")
+      ax.set_ylabel("recall@10")
+    drawing.legend(figure, axes[0])
+    drawing.save(figure, path)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -233,7 +275,10 @@ def main(argv: Sequence[str]) -> None:
       done[key] = rows_of(int(num_docs))
       if path:
         report.write_json(path, done)
+    print(f"{num_docs} documents")
     print(report.markdown_table(done[key], _COLUMNS, digits=4))
+  if _FIGURE.value:
+    draw(done, _FIGURE.value)
 
 
 if __name__ == "__main__":

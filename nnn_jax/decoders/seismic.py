@@ -3,7 +3,8 @@
   score(x) = sum_c query_c x_c over the coordinates c that both have
 
 A document that shares no coordinate with the query is never returned.
-`SeismicConfig.search` says which documents are scored (`seismic_search`).
+`SeismicConfig.search` says which documents are scored (`seismic_search`,
+`seismic_routed`).
 
 Reference: Bruch et al. (2024), Efficient Inverted Indexes for Approximate
 Retrieval over Learned Sparse Representations, arXiv 2404.18812.
@@ -21,14 +22,14 @@ import numpy as np
 
 from nnn_jax import native, types
 from nnn_jax.core import checks, linalg, sparse
-from nnn_jax.decoders import seismic_search
+from nnn_jax.decoders import seismic_parts, seismic_routed, seismic_search
 
 # The query, the index and the searches are part of this module's interface.
 SparseVector = sparse.SparseVector
 SparseBlocks = sparse.SparseBlocks
 Exact = seismic_search.Exact
 Sequential = seismic_search.Sequential
-Routed = seismic_search.Routed
+Routed = seismic_routed.Routed
 Search = Exact | Sequential | Routed
 
 
@@ -155,13 +156,7 @@ def _backend(config, query, corpus):
 
 @partial(jax.jit, static_argnames=("k", "config"))
 def _decode(query, corpus, where, *, k, config):
-  panel = sparse.dense(query, corpus.vocab)
   found = _find(config, k, query, corpus, where)
-  # Scores are those that were sorted; the rows add the derivative.
-  shown = jnp.maximum(found.indices, 0)
-  scores = sparse.products(panel, corpus.indices[shown], corpus.values[shown])
-  scores = found.scores + (scores - jax.lax.stop_gradient(scores))
-  scores = jnp.where(found.indices >= 0, scores, -jnp.inf)
   used = (query.indices >= 0) & (query.indices < corpus.vocab)
   finite = found.finite & jnp.all(jnp.isfinite(query.values) | ~used)
   aux = SeismicAux(
@@ -170,12 +165,12 @@ def _decode(query, corpus, where, *, k, config):
     exact=finite & isinstance(config.search, Exact),
     finite=finite,
   )
-  return types.DecodeResult(found.indices, scores, aux)
+  return types.DecodeResult(found.indices, found.scores, aux)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _find(config, k, query, corpus, where):
-  """The search; constant for derivatives, one query after another in vmap."""
+  """The search; only scores have derivatives. In vmap a query at a time."""
 
   @jax.custom_batching.custom_vmap
   def find(query, corpus, where):
@@ -216,15 +211,28 @@ def _find(config, k, query, corpus, where):
 
 @_find.defjvp
 def _find_jvp(config, k, primals, tangents):
-  del tangents
+  query, corpus, _ = primals
   found = _find(config, k, *primals)
+  shown = jnp.maximum(found.indices, 0)
+
+  def score(query_values, corpus_values):
+    panel = sparse.dense(query._replace(values=query_values), corpus.vocab)
+    rows = corpus.indices[shown], corpus_values[shown]
+    scores = sparse.products(panel, *rows)
+    return jnp.where(found.indices >= 0, scores, 0.0)
+
+  _, scores = jax.jvp(
+    score,
+    (query.values, corpus.values),
+    (tangents[0].values, tangents[1].values),
+  )
 
   def zero(x):
     if jnp.issubdtype(x.dtype, jnp.floating):
       return jnp.zeros_like(x)
-    return jnp.zeros(x.shape, jax.dtypes.float0)
+    return np.zeros(x.shape, jax.dtypes.float0)
 
-  return found, jax.tree.map(zero, found)
+  return found, jax.tree.map(zero, found)._replace(scores=scores)
 
 
 def _native(search, k, query, index, where):
@@ -247,14 +255,17 @@ def _native(search, k, query, index, where):
     index.list_starts,
     index.block_starts,
     index.postings,
-    index.summary_indices,
-    index.summary_codes,
+    index.bucket_starts,
+    index.entry_coords,
+    index.entry_blocks,
+    index.entry_codes,
     index.summary_least,
     index.summary_step,
     jnp.zeros(0, bool) if where is None else where,
     cut=np.int64(search.cut),
     heap_factor=np.float32(search.heap_factor),
+    bucket_bits=np.int64(index.bucket_bits),
   )
-  return seismic_search.Found(
+  return seismic_parts.Found(
     indices, scores, num_scored, jnp.zeros_like(num_scored), finite
   )

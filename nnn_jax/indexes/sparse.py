@@ -7,6 +7,7 @@ vector as `{"token or number": weight}`.
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 
 from nnn_jax import files, types
 
+_LOG = logging.getLogger(__name__)
 _LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -149,6 +151,7 @@ def read_jsonl(
   *,
   vocab: int | None = None,
   tokens: Mapping[str, int] | None = None,
+  queries: bool = False,
 ) -> tuple[list[str], SparseRows]:
   """Reads (ids, rows) of a file of SPLADE vectors.
 
@@ -156,26 +159,42 @@ def read_jsonl(
     path: JSON lines: {"id": ..., "vector": {"17": 0.5, ...}}.
     vocab: Number of coordinates; None is the largest plus one.
     tokens: Coordinate of each token, where the vector's keys are tokens.
+    queries: Leaves out what no document has, tokens that are not in `tokens`
+      and numbers that are not below `vocab`; one line in the log counts them.
 
   Raises:
     ValueError: As `from_arrays`, or for a line that is no such object (named),
       or an id that is there twice.
   """
   ids: list[str] = []
-  indices, values = [], []
+  indices, values, skipped = [], [], 0
+
+  def is_known(key):
+    if tokens is not None:
+      return key in tokens
+    return vocab is None or int(key) < vocab
+
   with pathlib.Path(path).open(encoding="utf-8") as lines:
     for number, line in enumerate(lines, 1):
       try:
         record = json.loads(line)
         vector = record["vector"]
         ids.append(str(record["id"]))
-        indices.append([int(tokens[t] if tokens else t) for t in vector])
+        if queries:
+          known = {t: v for t, v in vector.items() if is_known(t)}
+          skipped += len(vector) - len(known)
+          vector = known
+        indices.append(
+          [int(t if tokens is None else tokens[t]) for t in vector]
+        )
         values.append([float(value) for value in vector.values()])
       except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
           f'{path} line {number} is not {{"id": ..., "vector": {{...}}}} with '
           f"known coordinates ({error!r})."
         ) from error
+  if skipped:
+    _LOG.warning("%s: %d entries that no document has, skipped", path, skipped)
   if len(set(ids)) != len(ids):
     twice = next(i for at, i in enumerate(ids) if i in ids[:at])
     raise ValueError(

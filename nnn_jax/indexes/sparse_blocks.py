@@ -22,11 +22,12 @@ import scipy.sparse
 
 from nnn_jax import files
 from nnn_jax.core import sparse as arrays_lib
-from nnn_jax.indexes import sparse
+from nnn_jax.indexes import sparse, sparse_summaries
 
-_FORMAT = "nnn_jax sparse blocks 1"
-# Document entries that summaries are made of at a time: bounds the memory.
-_CHUNK_ENTRIES = 4_000_000
+_FORMAT = "nnn_jax sparse blocks 2"
+
+# Documents that are sorted in one step: bounds the memory.
+_CHUNK_DOCS = 20_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,9 @@ class BuildConfig:
     centroid_fraction: Blocks of a list, over its documents.
     min_cluster_size: Blocks of at most so many documents are dissolved.
     alpha: Share of a summary's sum that is kept, (0, 1].
+    summary_length: Entries of a summary that are kept instead, if not None.
+    blocks: "geometric": around sampled documents. "fixed": runs of the list,
+      values descending, of 1 / centroid_fraction documents.
     quantize: Summaries in 8 bits.
     dtype: Of document values.
     seed: Of the sampled documents.
@@ -52,6 +56,8 @@ class BuildConfig:
   centroid_fraction: float = 0.1
   min_cluster_size: int = 2
   alpha: float = 0.4
+  summary_length: int | None = None
+  blocks: Literal["geometric", "fixed"] = "geometric"
   quantize: bool = True
   dtype: Any = np.float16
   seed: int = 0
@@ -59,6 +65,14 @@ class BuildConfig:
   def __post_init__(self):
     if self.prune not in ("paper", "global"):
       raise ValueError(f'prune must be "paper" or "global", got {self.prune}.')
+    if self.blocks not in ("geometric", "fixed"):
+      raise ValueError(
+        f'blocks must be "geometric" or "fixed", got {self.blocks}.'
+      )
+    if self.summary_length is not None and self.summary_length < 1:
+      raise ValueError(
+        f"summary_length must be >= 1, got {self.summary_length}."
+      )
     if self.n_postings is not None and self.n_postings < 1:
       raise ValueError(f"n_postings must be >= 1, got {self.n_postings}.")
     if not 0 < self.alpha <= 1:
@@ -80,39 +94,54 @@ def build(
   ((3, 3), [0, 2, 0])
   """
   rows = _rounded(rows, config.dtype)
-  padded = _pad(rows.starts, rows.indices, rows.values, fill=rows.vocab)
-  matrix = scipy.sparse.csr_array(
-    (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
-  )
   coords, docs = _prune(rows, config)
-  rng = np.random.default_rng(config.seed)
-  postings, sizes, per_list = [], [], np.zeros(rows.vocab, np.int64)
-  ends = np.cumsum(np.bincount(coords, minlength=rows.vocab))
-  for coord in np.unique(coords):
-    start = ends[coord - 1] if coord else 0
-    members = docs[start : ends[coord]]
-    count = max(1, int(config.centroid_fraction * len(members)))
-    labels = _assign(members, count, matrix, rng, config)
-    order = np.argsort(labels, kind="stable")
-    filled = np.bincount(labels)
-    filled = filled[filled > 0]
-    postings.append(members[order])
-    sizes.append(filled)
-    per_list[coord] = len(filled)
-  flat = np.concatenate(postings) if postings else np.zeros(0, np.int32)
-  counts = np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
-  block_starts = np.concatenate([[0], np.cumsum(counts)])
-  summary = _summaries(rows, flat, block_starts, config)
+  per_coord = np.bincount(coords, minlength=rows.vocab)
+  sizes = per_coord[per_coord > 0]
+  list_starts = np.concatenate([[0], np.cumsum(sizes)])
+  if config.blocks == "fixed":
+    rank = np.arange(len(docs)) - np.repeat(list_starts[:-1], sizes)
+    labels = (rank * config.centroid_fraction).astype(np.int32)
+  else:
+    labels = sparse_summaries.assign(
+      rows,
+      list_starts,
+      docs,
+      centroid_fraction=config.centroid_fraction,
+      min_cluster_size=config.min_cluster_size,
+      seed=config.seed,
+    )
+  # The documents of a block together, otherwise in the order of the list.
+  key = (coords.astype(np.int64) << 32) | labels
+  order = np.argsort(key, kind="stable")
+  docs, key = docs[order], key[order]
+  first = np.flatnonzero(
+    np.concatenate([[True], key[1:] != key[:-1]])[: len(key)]
+  )
+  block_starts = np.concatenate([first, [len(key)]])
+  per_list = np.bincount(coords[first], minlength=rows.vocab)
+  summaries = sparse_summaries.summarize(
+    rows,
+    block_starts,
+    docs,
+    alpha=config.alpha,
+    length=config.summary_length,
+  )
+  codes, least, step = _coded(summaries, config.quantize)
+  large = max(rows.vocab, per_list.max(initial=0)) >= 2**16
+  kind = np.int32 if large else np.uint16
+  indices, values = _pad(rows, config.dtype, kind)
   return arrays_lib.SparseBlocks(
-    indices=jnp.asarray(padded[0]),
-    values=jnp.asarray(padded[1].astype(config.dtype)),
+    indices=jnp.asarray(indices),
+    values=jnp.asarray(values),
     list_starts=_int32(np.concatenate([[0], np.cumsum(per_list)])),
     block_starts=_int32(block_starts),
-    postings=_int32(flat),
-    **summary,
+    postings=_int32(docs),
+    **_by_coordinate(summaries, codes, per_list, rows.vocab, kind),
+    summary_least=jnp.asarray(least),
+    summary_step=jnp.asarray(step),
     vocab=rows.vocab,
     max_blocks=int(per_list.max(initial=1)),
-    max_size=int(counts.max(initial=1)),
+    max_size=int(np.diff(block_starts).max(initial=1)),
   )
 
 
@@ -134,14 +163,28 @@ def _int32(x):
   return jnp.asarray(np.asarray(x, np.int32))
 
 
-def _pad(starts, indices, values, *, fill):
-  """Ragged rows as `[rows, width]` of both, at least one wide."""
-  counts = np.diff(starts)
+def _pad(rows, dtype, kind):
+  """Rows as `[num_docs, width]` of both, values descending; not 0 wide."""
+  counts = np.diff(rows.starts)
   shape = len(counts), max(1, int(counts.max(initial=1)))
-  inside = np.arange(shape[1]) < counts[:, None]
-  padded = np.full(shape, fill, np.int32), np.zeros(shape, values.dtype)
-  padded[0][inside], padded[1][inside] = indices, values
-  return padded
+  indices, values = np.full(shape, rows.vocab, kind), np.zeros(shape, dtype)
+  places = np.arange(shape[1])
+  for first in range(0, shape[0], _CHUNK_DOCS):
+    part = slice(first, first + _CHUNK_DOCS)
+    starts = rows.starts[first : first + _CHUNK_DOCS + 1]
+    entries = slice(starts[0], starts[-1])
+    inside = places < counts[part, None]
+    # One number sorts by value, then coordinate: positive floats are ordered
+    # as their bits are.
+    bits = rows.values[entries].view(np.uint32)
+    keys = np.full(inside.shape, 2**64 - 1, np.uint64)
+    keys[inside] = (~bits).astype(np.uint64) << np.uint64(32)
+    keys[inside] |= rows.indices[entries].astype(np.uint64)
+    keys = np.sort(keys, axis=1)[inside]
+    low = (keys >> np.uint64(32)).astype(np.uint32)
+    indices[part][inside] = keys.astype(np.uint32).astype(kind)
+    values[part][inside] = (~low).view(np.float32)
+  return indices, values
 
 
 def _prune(rows, config):
@@ -173,80 +216,48 @@ def _prune(rows, config):
   return coords, docs
 
 
-def _assign(members, count, matrix, rng, config):
-  """The block of each document of a list."""
-  if count == 1:
-    return np.zeros(len(members), np.int64)
-  centres = members[np.sort(rng.choice(len(members), count, replace=False))]
-  products = (matrix[members] @ matrix[centres].T).toarray()
-  labels = products.argmax(axis=1)
-  sizes = np.bincount(labels, minlength=count)
-  small = sizes <= config.min_cluster_size
-  if small.any() and not small.all():
-    moved = small[labels]
-    labels[moved] = np.where(small, -np.inf, products[moved]).argmax(axis=1)
-  return labels
+def _coded(summaries, quantize):
+  """(codes, least, step) of the entries, or values and no summary's."""
+  starts, _, values = summaries
+  num = len(starts) - 1
+  least, step = np.zeros(num, np.float32), np.ones(num, np.float32)
+  if not (quantize and num):
+    return values, least, step
+  least = values[starts[1:] - 1]
+  step = (values[starts[:-1]] - least) / np.float32(255)
+  block = np.repeat(np.arange(num), np.diff(starts))
+  divisor = np.where(step > 0, step, 1)[block]
+  codes = np.rint((values - least[block]) / divisor).astype(np.uint8)
+  return codes, least, step
 
 
-def _summaries(rows, postings, block_starts, config):
-  """The summary arrays, made for some blocks at a time."""
-  counts = np.diff(rows.starts)
-  entries = np.concatenate([[0], np.cumsum(counts[postings])])[block_starts]
-  lengths, kept_indices, kept_values = [], [], []
-  first, num_blocks = 0, len(block_starts) - 1
-  while first < num_blocks:
-    last = np.searchsorted(entries, entries[first] + _CHUNK_ENTRIES, "right")
-    last = min(max(int(last) - 1, first + 1), num_blocks)
-    docs = postings[block_starts[first] : block_starts[last]]
-    sizes = np.diff(block_starts[first : last + 1])
-    at = np.repeat(
-      rows.starts[docs] - np.cumsum(counts[docs]) + counts[docs], counts[docs]
-    ) + np.arange(counts[docs].sum())
-    ends = np.cumsum(counts[docs])[np.cumsum(sizes) - 1]
-    entries_of = scipy.sparse.csr_array(
-      (rows.values[at], rows.indices[at], np.r_[0, ends]),
-      (last - first, rows.vocab),
-    )
-    entries_of = entries_of.tocsc().tocsr()  # Sorted, in linear time.
-    blocks = np.repeat(np.arange(last - first), np.diff(entries_of.indptr))
-    key = blocks * np.int64(rows.vocab) + entries_of.indices
-    values = entries_of.data
-    new = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
-    values, key = np.maximum.reduceat(values, new), key[new]
-    blocks = key // rows.vocab
-    order = np.lexsort((-values, blocks))  # Stable: ties by coordinate.
-    values, key = values[order].astype(np.float64), key[order]
-    blocks = blocks[order]
-    mass = np.cumsum(values) - values  # Of what precedes, over all blocks.
-    start = np.searchsorted(blocks, np.arange(last - first))
-    total = np.add.reduceat(values, start)
-    kept = mass - mass[start][blocks] < config.alpha * total[blocks]
-    if config.alpha == 1:
-      kept[:] = True  # Rounding of the sums would drop the last.
-    lengths.append(np.bincount(blocks[kept], minlength=last - first))
-    kept_indices.append((key[kept] % rows.vocab).astype(np.int32))
-    kept_values.append(values[kept].astype(np.float32))
-    first = last
-  join = lambda x, dtype: np.concatenate([np.zeros(0, dtype), *x])  # noqa: E731
-  starts = np.concatenate([[0], np.cumsum(join(lengths, np.int64))])
-  indices, values = join(kept_indices, np.int32), join(kept_values, np.float32)
-  least, step = (
-    np.zeros(num_blocks, np.float32),
-    np.ones(num_blocks, np.float32),
+def _by_coordinate(summaries, codes, per_list, vocab, kind):
+  """The summaries of each list by coordinate, then block; their buckets."""
+  sizes = np.diff(summaries.starts)
+  list_starts = np.concatenate([[0], np.cumsum(per_list)])
+  numbers = np.arange(list_starts[-1]) - np.repeat(list_starts[:-1], per_list)
+  starts = summaries.starts[list_starts]
+  order = scipy.sparse.csr_array(
+    (np.arange(starts[-1]), summaries.indices, starts), (vocab, vocab)
   )
-  if config.quantize and num_blocks:
-    starts = starts.astype(np.int64)
-    least = np.minimum.reduceat(values, starts[:-1])
-    step = (np.maximum.reduceat(values, starts[:-1]) - least) / np.float32(255)
-    block = np.repeat(np.arange(num_blocks), np.diff(starts))
-    divisor = np.where(step > 0, step, 1)[block]
-    values = np.rint((values - least[block]) / divisor).astype(np.uint8)
-  indices, values = _pad(starts, indices, values, fill=rows.vocab)
+  order = order.tocsc().tocsr().data  # Sorted and stable, in linear time.
+  coords = summaries.indices[order]
+  # As many buckets as keep their starts below the entries in size.
+  bits = 0
+  while arrays_lib.num_buckets(vocab, bits) * vocab * 4 > max(
+    len(coords), 4 * vocab
+  ):
+    bits += 1
+  num = arrays_lib.num_buckets(vocab, bits)
+  bucket = np.repeat(np.arange(vocab) * num, np.diff(starts)) + (coords >> bits)
+  counts = np.bincount(bucket, minlength=vocab * num)
   return {
-    "summary_indices": jnp.asarray(indices),
-    "summary_codes": jnp.asarray(values),
-    "summary_least": jnp.asarray(least),
-    "summary_step": jnp.asarray(step),
+    "bucket_starts": _int32(np.concatenate([[0], np.cumsum(counts)])),
+    "entry_coords": jnp.asarray(coords.astype(kind)),
+    "entry_blocks": jnp.asarray(np.repeat(numbers, sizes)[order].astype(kind)),
+    "entry_codes": jnp.asarray(codes[order]),
+    "bucket_bits": bits,
+    "max_bucket": int(counts.max(initial=1)),
   }
 
 

@@ -1,6 +1,8 @@
 """Kernels in C++, compiled at first use and kept in the cache folder.
 
-The folder is that of `NNN_JAX_CACHE`, or `~/.cache/nnn_jax`. It takes a C++17
+`seismic` is a target of `jax.ffi`; `sparse_blocks` works on arrays of the host.
+
+The folder is that of `NNN_JAX_CACHE`, or `~/.cache/nnn_jax`. It takes a C++20
 compiler: `CXX`, or c++. `-march=native` suits the machine that compiles.
 """
 
@@ -19,11 +21,13 @@ import subprocess
 import tempfile
 
 import jax
+import numpy as np
 
 from nnn_jax import files
 
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC")
+_FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
 _SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
+_AS_NUMPY = ("-ffp-contract=off",)
 SEISMIC = "nnn_jax_seismic"
 _LOG = logging.getLogger(__name__)
 
@@ -32,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 def seismic() -> bool:
   """Whether the target SEISMIC is there; else one line in the log says why."""
   try:
-    library = ctypes.CDLL(str(_compiled("seismic.cc")))
+    library = ctypes.CDLL(str(_compiled("seismic.cc", _SUMS)))
     jax.ffi.register_ffi_target(
       SEISMIC, jax.ffi.pycapsule(library.NnnSeismic), platform="cpu"
     )
@@ -43,12 +47,37 @@ def seismic() -> bool:
   return True
 
 
-def _compiled(name: str) -> pathlib.Path:
+@functools.cache
+def sparse_blocks() -> ctypes.CDLL | None:
+  """The functions of sparse_blocks.cc; else one line in the log says why."""
+  try:
+    return ctypes.CDLL(str(_compiled("sparse_blocks.cc", _AS_NUMPY)))
+  except (OSError, subprocess.SubprocessError) as error:
+    output = getattr(error, "stderr", None) or error
+    _LOG.warning("sparse_blocks: not compiled, numpy is used (%s)", output)
+    return None
+
+
+def arguments(*args: np.ndarray | float) -> list[object]:
+  """Arrays as pointers, integers in 64 bits, other numbers in double."""
+
+  def argument(arg):
+    if isinstance(arg, np.ndarray):
+      if not arg.flags.c_contiguous:
+        raise ValueError("arrays must be contiguous.")
+      return arg.ctypes.data_as(ctypes.c_void_p)
+    kind = ctypes.c_int64 if isinstance(arg, int) else ctypes.c_double
+    return kind(arg)
+
+  return [argument(arg) for arg in args]
+
+
+def _compiled(name: str, flags: tuple[str, ...]) -> pathlib.Path:
   source = pathlib.Path(__file__).with_name(name)
   compiler = shlex.split(os.environ.get("CXX", "c++"))
   if shutil.which(compiler[0]) is None:
     raise FileNotFoundError(f"there is no C++ compiler {compiler[0]}; set CXX")
-  command = [*compiler, *_FLAGS, *_SUMS, f"-I{jax.ffi.include_dir()}"]
+  command = [*compiler, *_FLAGS, *flags, f"-I{jax.ffi.include_dir()}"]
   made_of = [source.read_text(), *command, jax.__version__, platform.node()]
   key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
   cache = os.environ.get("NNN_JAX_CACHE", "~/.cache/nnn_jax")

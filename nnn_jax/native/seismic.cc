@@ -7,7 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
+
+#ifdef __AVX512BW__
+#include <immintrin.h>
+#endif
 
 #include "xla/ffi/api/ffi.h"
 
@@ -29,34 +34,75 @@ inline float ToFloat(uint16_t x) {
   return out * 0x1p112f;
 }
 
-// Sums of panel * values and of panel over a row that `vocab` fills up.
-template <typename T>
-inline void Products(const float* panel, const int32_t* at, const T* values,
-                     int64_t width, int32_t vocab, float* sum, float* total) {
-  float s = 0, t = 0;
-  int64_t i = 0;
-  for (; i + kStep <= width && at[i] != vocab; i += kStep) {
+// The inner product of a dense query with a row that `vocab` fills up.
+template <typename I, typename V>
+inline float Product(const float* panel, const I* at, const V* values,
+                     int64_t width, int64_t vocab) {
+  float sum = 0;
+  for (int64_t i = 0; i < width && at[i] != vocab; i += kStep) {
+    const int64_t num = std::min(kStep, width - i);
 #pragma GCC ivdep
-    for (int64_t j = 0; j < kStep; ++j) {
-      float weight = panel[at[i + j]];
-      s += weight * ToFloat(values[i + j]);
-      t += weight;
-    }
+    for (int64_t j = i; j < i + num; ++j) sum += panel[at[j]] * ToFloat(values[j]);
   }
-  for (; i < width && at[i] != vocab; ++i) {
-    s += panel[at[i]] * ToFloat(values[i]);
-    t += panel[at[i]];
-  }
-  *sum = s;
-  *total = t;
+  return sum;
 }
 
+#ifdef __AVX512BW__
+inline float Product(const float* panel, const uint16_t* at,
+                     const uint16_t* values, int64_t width, int64_t vocab) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < width && at[i] != vocab; i += 16) {
+    const __mmask16 in =
+        width - i >= 16 ? 0xffff : (uint32_t{1} << (width - i)) - 1;
+    const __m512i coords =
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, at + i));
+    const __m512 entries = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(in, values + i));
+    sum = _mm512_fmadd_ps(_mm512_i32gather_ps(coords, panel, 4), entries, sum);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+#endif
+
+inline void Prefetch(const void* start, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(static_cast<const char*>(start) + i);
+  }
+}
+
+template <typename I, typename V, typename C>
 struct Index {
-  int64_t num_docs, width, num_blocks, summary_width;
-  int32_t vocab;
-  const int32_t *indices, *list_starts, *block_starts, *postings, *summaries;
+  int64_t num_docs, width, vocab, bucket_bits, num_buckets;
+  const I* indices;
+  const V* values;
+  const int32_t *list_starts, *block_starts, *postings, *bucket_starts;
+  const I *entry_coords, *entry_blocks;
+  const C* entry_codes;
   const float *least, *step;
   const uint8_t* where;  // Or null.
+
+  float Score(const float* panel, int32_t doc) const {
+    return Product(panel, indices + doc * width, values + doc * width, width,
+                   vocab);
+  }
+
+  // Adds a query weight times the entries of a coordinate to a list's blocks.
+  void Route(int32_t list, int32_t coord, float weight, float* routes) const {
+    const int32_t* bucket =
+        bucket_starts + list * num_buckets + (coord >> bucket_bits);
+    const I* start = entry_coords + bucket[0];
+    const int64_t size = bucket[1] - bucket[0];
+    int64_t first = 0;
+    for (int64_t i = 0; i < size; ++i) first += start[i] < coord;
+    for (int64_t i = first; i < size && start[i] == coord; ++i) {
+      const int64_t block = entry_blocks[bucket[0] + i];
+      float entry = ToFloat(entry_codes[bucket[0] + i]);
+      if (sizeof(C) == 1) {
+        const int64_t at = list_starts[list] + block;
+        entry = least[at] + step[at] * entry;
+      }
+      routes[block] += weight * entry;
+    }
+  }
 };
 
 struct Answer {
@@ -82,149 +128,152 @@ struct Answer {
   }
 };
 
-template <typename V, typename C>
-void Search(const Index& index, const V* values, const C* codes,
-            const int32_t* query, const float* weights, int64_t num_entries,
-            int64_t cut, float heap_factor, Answer answer, int32_t* num_scored,
+// What one query leaves for the next.
+struct Scratch {
+  std::vector<float> panel, routes;  // The panel is zero between queries.
+  std::vector<uint32_t> seen;        // The stamp of the query that saw it.
+  uint32_t stamp = 0;
+  std::vector<int32_t> coords, lists, order, fresh;
+};
+
+template <typename I, typename V, typename C>
+void Search(const Index<I, V, C>& index, Scratch& s, const int32_t* query,
+            const float* weights, int64_t num_entries, int64_t cut,
+            float heap_factor, Answer answer, int32_t* num_scored,
             bool* finite) {
-  static thread_local std::vector<float> panel;
-  static thread_local std::vector<uint32_t> seen;
-  static thread_local uint32_t stamp = 0;
-  panel.assign(index.vocab + 1, 0.0f);
-  if (static_cast<int64_t>(seen.size()) != index.num_docs || ++stamp == 0) {
-    seen.assign(index.num_docs, 0);
-    stamp = 1;
+  float* panel = s.panel.data();
+  if (++s.stamp == 0) {
+    std::fill(s.seen.begin(), s.seen.end(), 0);
+    s.stamp = 1;
   }
-  std::vector<int32_t> lists;
+  s.coords.clear();
   for (int64_t i = 0; i < num_entries; ++i) {
-    int32_t coord = query[i];
+    const int32_t coord = query[i];
     if (coord < 0 || coord >= index.vocab) continue;
     panel[coord] += weights[i];
-    lists.push_back(coord);
+    s.coords.push_back(coord);
   }
+  std::sort(s.coords.begin(), s.coords.end());
+  s.coords.erase(std::unique(s.coords.begin(), s.coords.end()), s.coords.end());
   // NaN has no place in an order: the sorts below would be undefined.
-  bool broken = false;
-  for (int32_t coord : lists) {
+  *finite = true;
+  for (int32_t coord : s.coords) {
     if (std::isfinite(panel[coord])) continue;
     panel[coord] = 0.0f;
-    broken = true;
+    *finite = false;
   }
-  std::sort(lists.begin(), lists.end(), [&](int32_t a, int32_t b) {
-    return panel[a] != panel[b] ? panel[a] > panel[b] : a < b;
-  });
-  lists.erase(std::unique(lists.begin(), lists.end()), lists.end());
+  s.lists = s.coords;
+  cut = std::min<int64_t>(cut, s.lists.size());
+  std::partial_sort(
+      s.lists.begin(), s.lists.begin() + cut, s.lists.end(),
+      [&](int32_t a, int32_t b) {
+        return panel[a] != panel[b] ? panel[a] > panel[b] : a < b;
+      });
   std::fill(answer.indices, answer.indices + answer.k, -1);
   std::fill(answer.scores, answer.scores + answer.k, kNone);
   *num_scored = 0;
-  *finite = !broken;
-  std::vector<float> routes;
-  std::vector<int32_t> order;
-  cut = std::min<int64_t>(cut, lists.size());
   for (int64_t number = 0; number < cut; ++number) {
-    int32_t coord = lists[number];
-    if (!(panel[coord] > 0)) break;
-    int32_t first = index.list_starts[coord];
-    int32_t size = index.list_starts[coord + 1] - first;
-    routes.resize(size);
-    order.resize(size);
-    for (int32_t b = 0; b < size; ++b) {
-      int64_t block = first + b;
-      float sum, total;
-      Products(panel.data(), index.summaries + block * index.summary_width,
-               codes + block * index.summary_width, index.summary_width,
-               index.vocab, &sum, &total);
-      routes[b] = sizeof(C) == 1
-                      ? index.step[block] * sum + index.least[block] * total
-                      : sum;
-      order[b] = b;
+    const int32_t list = s.lists[number];
+    if (!(panel[list] > 0)) break;
+    const int32_t first = index.list_starts[list];
+    const int32_t size = index.list_starts[list + 1] - first;
+    s.routes.assign(size, 0.0f);
+    s.order.resize(size);
+    for (int32_t coord : s.coords) {
+      index.Route(list, coord, panel[coord], s.routes.data());
     }
+    const float* routes = s.routes.data();
+    std::iota(s.order.begin(), s.order.end(), 0);
     if (number == 0) {
-      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-        return routes[a] > routes[b];
+      std::sort(s.order.begin(), s.order.end(), [&](int32_t a, int32_t b) {
+        return routes[a] != routes[b] ? routes[a] > routes[b] : a < b;
       });
     }
-    for (int32_t b : order) {
+    for (int32_t b : s.order) {
       if (answer.full() && routes[b] < heap_factor * answer.least()) continue;
-      const int32_t* doc = index.postings + index.block_starts[first + b];
-      const int32_t* end = index.postings + index.block_starts[first + b + 1];
-      for (const int32_t* next = doc; next < end; ++next) {
-        const char* row = reinterpret_cast<const char*>(
-            index.indices + int64_t{*next} * index.width);
-        for (int64_t i = 0; i < 512 && i < index.width * 4; i += 64) {
-          __builtin_prefetch(row + i);
-        }
-        row = reinterpret_cast<const char*>(values +
-                                            int64_t{*next} * index.width);
-        __builtin_prefetch(row);
-        __builtin_prefetch(row + 64);
+      s.fresh.clear();
+      for (int64_t i = index.block_starts[first + b];
+           i < index.block_starts[first + b + 1]; ++i) {
+        const int32_t doc = index.postings[i];
+        if (s.seen[doc] == s.stamp) continue;
+        s.seen[doc] = s.stamp;
+        if (index.where && !index.where[doc]) continue;
+        s.fresh.push_back(doc);
+        Prefetch(index.indices + doc * index.width, index.width * sizeof(I));
+        Prefetch(index.values + doc * index.width, index.width * sizeof(V));
       }
-      for (; doc < end; ++doc) {
-        if (seen[*doc] == stamp) continue;
-        seen[*doc] = stamp;
-        if (index.where && !index.where[*doc]) continue;
-        float score, total;
-        int64_t row = int64_t{*doc} * index.width;
-        Products(panel.data(), index.indices + row, values + row, index.width,
-                 index.vocab, &score, &total);
-        ++*num_scored;
+      for (int32_t doc : s.fresh) {
+        const float score = index.Score(panel, doc);
         if (!std::isfinite(score)) *finite = false;
-        if (!std::isnan(score)) answer.Add(score, *doc);
+        if (!std::isnan(score)) answer.Add(score, doc);
       }
+      *num_scored += s.fresh.size();
     }
   }
+  for (int32_t coord : s.coords) panel[coord] = 0.0f;
 }
 
 ffi::Error Run(ffi::Buffer<ffi::S32> query, ffi::Buffer<ffi::F32> weights,
-               ffi::Buffer<ffi::S32> indices, ffi::AnyBuffer values,
+               ffi::AnyBuffer indices, ffi::AnyBuffer values,
                ffi::Buffer<ffi::S32> list_starts,
                ffi::Buffer<ffi::S32> block_starts,
-               ffi::Buffer<ffi::S32> postings, ffi::Buffer<ffi::S32> summaries,
-               ffi::AnyBuffer codes, ffi::Buffer<ffi::F32> least,
+               ffi::Buffer<ffi::S32> postings,
+               ffi::Buffer<ffi::S32> bucket_starts,
+               ffi::AnyBuffer entry_coords, ffi::AnyBuffer entry_blocks,
+               ffi::AnyBuffer entry_codes, ffi::Buffer<ffi::F32> least,
                ffi::Buffer<ffi::F32> step, ffi::Buffer<ffi::PRED> where,
                ffi::ResultBuffer<ffi::S32> found,
                ffi::ResultBuffer<ffi::F32> scores,
                ffi::ResultBuffer<ffi::S32> num_scored,
                ffi::ResultBuffer<ffi::PRED> finite, int64_t cut,
-               float heap_factor) {
-  auto shape = indices.dimensions();
-  Index index{shape[0],
-              shape[1],
-              static_cast<int64_t>(least.element_count()),
-              summaries.dimensions()[1],
-              static_cast<int32_t>(list_starts.element_count() - 1),
-              indices.typed_data(),
-              list_starts.typed_data(),
-              block_starts.typed_data(),
-              postings.typed_data(),
-              summaries.typed_data(),
-              least.typed_data(),
-              step.typed_data(),
-              where.element_count()
-                  ? reinterpret_cast<const uint8_t*>(where.typed_data())
-                  : nullptr};
-  int64_t num = query.dimensions()[0], entries = query.dimensions()[1];
-  int64_t k = found->dimensions()[1];
-  auto run = [&](const auto* doc_values, const auto* summary_codes) {
+               float heap_factor, int64_t bucket_bits) {
+  static thread_local Scratch scratch;
+  const int64_t num_docs = indices.dimensions()[0];
+  const int64_t vocab = list_starts.element_count() - 1;
+  scratch.panel.resize(std::max<int64_t>(scratch.panel.size(), vocab + 1));
+  scratch.seen.resize(std::max<int64_t>(scratch.seen.size(), num_docs));
+  const int64_t num = query.dimensions()[0], entries = query.dimensions()[1];
+  const int64_t k = found->dimensions()[1];
+  auto run = [&]<typename I, typename V, typename C>(I, V, C) {
+    auto data = [](const auto& buffer, auto kind) {
+      return static_cast<const decltype(kind)*>(buffer.untyped_data());
+    };
+    const Index<I, V, C> index{
+        num_docs,
+        indices.dimensions()[1],
+        vocab,
+        bucket_bits,
+        (static_cast<int64_t>(bucket_starts.element_count()) - 1) / vocab,
+        data(indices, I()),
+        data(values, V()),
+        list_starts.typed_data(),
+        block_starts.typed_data(),
+        postings.typed_data(),
+        bucket_starts.typed_data(),
+        data(entry_coords, I()),
+        data(entry_blocks, I()),
+        data(entry_codes, C()),
+        least.typed_data(),
+        step.typed_data(),
+        where.element_count() ? data(where, uint8_t()) : nullptr};
     for (int64_t i = 0; i < num; ++i) {
-      Answer answer{found->typed_data() + i * k, scores->typed_data() + i * k,
-                    k};
-      Search(index, doc_values, summary_codes, query.typed_data() + i * entries,
+      const Answer answer{found->typed_data() + i * k,
+                          scores->typed_data() + i * k, k};
+      Search(index, scratch, query.typed_data() + i * entries,
              weights.typed_data() + i * entries, entries, cut, heap_factor,
              answer, num_scored->typed_data() + i, finite->typed_data() + i);
     }
   };
-  auto with_codes = [&](const auto* doc_values) {
-    if (codes.element_type() == ffi::U8) {
-      run(doc_values, reinterpret_cast<const uint8_t*>(codes.untyped_data()));
-    } else {
-      run(doc_values, reinterpret_cast<const float*>(codes.untyped_data()));
-    }
+  auto with_codes = [&](auto i, auto v) {
+    entry_codes.element_type() == ffi::U8 ? run(i, v, uint8_t())
+                                          : run(i, v, float());
   };
-  if (values.element_type() == ffi::F16) {
-    with_codes(reinterpret_cast<const uint16_t*>(values.untyped_data()));
-  } else {
-    with_codes(reinterpret_cast<const float*>(values.untyped_data()));
-  }
+  auto with_values = [&](auto i) {
+    values.element_type() == ffi::F16 ? with_codes(i, uint16_t())
+                                      : with_codes(i, float());
+  };
+  indices.element_type() == ffi::U16 ? with_values(uint16_t())
+                                     : with_values(int32_t());
   return ffi::Error::Success();
 }
 
@@ -234,12 +283,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(NnnSeismic, Run,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
@@ -249,4 +300,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(NnnSeismic, Run,
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::PRED>>()
                                   .Attr<int64_t>("cut")
-                                  .Attr<float>("heap_factor"));
+                                  .Attr<float>("heap_factor")
+                                  .Attr<int64_t>("bucket_bits"));

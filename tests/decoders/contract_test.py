@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnn_jax.core import gradients, mixture, sharding
+from nnn_jax.core import gradients, mixture, sharding, sparse
 from nnn_jax.decoders import (
   dense,
   diversity,
@@ -21,6 +21,7 @@ from nnn_jax.decoders import (
   mmr,
   mol,
   nnn,
+  seismic,
 )
 from nnn_jax.solvers import fista, working_set
 
@@ -87,6 +88,34 @@ def two_layers(query, corpus):
       query[::-1],
     ),
     corpus,
+  )
+
+
+def all_coordinates(query, corpus):
+  """Sparse vectors with an entry in each coordinate, and no lists."""
+  query, corpus = jnp.asarray(query), jnp.asarray(corpus)
+  num_docs, dim = corpus.shape
+  none = jnp.zeros(0)
+  return (
+    sparse.SparseVector(jnp.arange(dim), query),
+    sparse.SparseBlocks(
+      indices=jnp.tile(jnp.arange(dim), (num_docs, 1)),
+      values=corpus,
+      list_starts=jnp.zeros(dim + 1, jnp.int32),
+      block_starts=jnp.zeros(1, jnp.int32),
+      postings=none.astype(jnp.int32),
+      bucket_starts=jnp.zeros(dim + 1, jnp.int32),
+      entry_coords=none.astype(jnp.int32),
+      entry_blocks=none.astype(jnp.int32),
+      entry_codes=none,
+      summary_least=none,
+      summary_step=none,
+      vocab=dim,
+      max_blocks=1,
+      max_size=1,
+      bucket_bits=dim.bit_length(),
+      max_bucket=1,
+    ),
   )
 
 
@@ -200,6 +229,14 @@ ROWS = [
     config=hypencoder.HypencoderConfig(layer_norm=False),
     wrong_params=(None, 0.5, np.ones(()), nnn.NnnParams(0.1, 0.1)),
     represent=two_layers,
+  ),
+  Row(
+    name="seismic",
+    module=seismic,
+    params=(),
+    config=seismic.SeismicConfig(search=seismic.Exact()),
+    wrong_params=(None, 0.5, np.ones(()), nnn.NnnParams(0.1, 0.1)),
+    represent=all_coordinates,
   ),
 ]
 

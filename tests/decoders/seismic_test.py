@@ -61,11 +61,13 @@ def reference(index, query, k, cut, heap_factor):
   heap = []
   for number, coord in enumerate(lists):
     blocks = range(index.list_starts[coord], index.list_starts[coord + 1])
-    routes = {}
-    for block in blocks:
-      codes = index.summary_codes[block].astype(np.float64)
-      entries = index.summary_least[block] + index.summary_step[block] * codes
-      routes[block] = float(panel[index.summary_indices[block]] @ entries)
+    routes = dict.fromkeys(blocks, 0.0)
+    buckets = index.bucket_starts[coord * index.num_buckets :]
+    for at in range(buckets[0], buckets[index.num_buckets]):
+      block = blocks.start + index.entry_blocks[at]
+      entry = index.summary_least[block] * (index.entry_codes.dtype == np.uint8)
+      entry += index.summary_step[block] * index.entry_codes[at]
+      routes[block] += float(panel[index.entry_coords[at]] * entry)
     if number == 0:
       blocks = sorted(blocks, key=lambda b: -routes[b])
     for block in blocks:
@@ -86,7 +88,8 @@ def config_of(search, backend="xla"):
 
 def padded_to(index, like):
   """An index in the shapes of another, so that worlds compile once."""
-  sizes = {name: getattr(like, name) for name in ("max_blocks", "max_size")}
+  names = ("max_blocks", "max_size", "bucket_bits", "max_bucket")
+  sizes = {name: getattr(like, name) for name in names}
 
   def pad(x, shape, fill):
     x = np.asarray(x)
@@ -102,12 +105,24 @@ def padded_to(index, like):
     values=field("values"),
     block_starts=field("block_starts"),
     postings=field("postings"),
-    summary_indices=field("summary_indices", VOCAB),
-    summary_codes=field("summary_codes"),
+    bucket_starts=padded_starts(index, like),
+    entry_coords=field("entry_coords", VOCAB),
+    entry_blocks=field("entry_blocks"),
+    entry_codes=field("entry_codes"),
     summary_least=field("summary_least"),
     summary_step=field("summary_step"),
     **sizes,
   )
+
+
+def padded_starts(index, like):
+  """The starts of a bucket for each coordinate."""
+  index, num = jax.tree.map(np.asarray, index), index.num_buckets
+  counts = np.zeros((VOCAB, VOCAB), int)
+  for coord in range(VOCAB):
+    at = slice(*index.bucket_starts[[coord * num, (coord + 1) * num]])
+    counts[coord] = np.bincount(index.entry_coords[at], minlength=VOCAB)
+  return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def template(quantize):
@@ -121,13 +136,17 @@ def template(quantize):
     list_starts=zeros(VOCAB + 1),
     block_starts=zeros(blocks + 1),
     postings=zeros(blocks),
-    summary_indices=zeros((blocks, VOCAB)),
-    summary_codes=zeros((blocks, VOCAB), code),
+    bucket_starts=zeros(VOCAB * VOCAB + 1),
+    entry_coords=zeros(blocks * VOCAB),
+    entry_blocks=zeros(blocks * VOCAB),
+    entry_codes=zeros(blocks * VOCAB, code),
     summary_least=zeros(blocks),
     summary_step=zeros(blocks),
     vocab=VOCAB,
     max_blocks=NUM_DOCS,
     max_size=NUM_DOCS,
+    bucket_bits=0,
+    max_bucket=NUM_DOCS,
   )
 
 
@@ -157,7 +176,11 @@ def test_sequential_is_the_reference_on_500_worlds(backend):
     seismic.Exact(),
     seismic.Sequential(cut=VOCAB, heap_factor=1.0),
     seismic.Routed(
-      cut=VOCAB, num_summaries=500, num_blocks=500, num_postings=500
+      cut=VOCAB,
+      num_entries=6000,
+      num_blocks=500,
+      num_postings=500,
+      num_rescored=512,
     ),
   ],
   ids=lambda s: type(s).__name__,
@@ -181,7 +204,7 @@ def test_exact_where_nothing_is_left_out(search):
 SEARCHES = [
   seismic.Exact(),
   seismic.Sequential(),
-  seismic.Routed(num_summaries=64, num_blocks=16, num_postings=64, num_docs=40),
+  seismic.Routed(num_entries=256, num_blocks=16, num_postings=64, num_docs=40),
 ]
 per_search = pytest.mark.parametrize(
   "search", SEARCHES, ids=lambda s: type(s).__name__
@@ -325,7 +348,7 @@ def test_budgets_that_overflow_are_counted():
   index = build(world(3)[0])
   query = vector(world(3)[1])
   small = seismic.Routed(
-    num_summaries=8, num_blocks=8, num_postings=8, num_docs=5
+    num_entries=8, num_blocks=8, num_postings=8, num_docs=5
   )
   result = seismic.decode((), query, index, k=K, config=config_of(small))
   assert int(result.aux.overflow) > 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from nnn_jax.indexes import sparse, sparse_blocks
+from nnn_jax.indexes import sparse, sparse_blocks, sparse_summaries
 
 
 def matrix(seed=0, num_docs=60, vocab=20):
@@ -39,6 +39,24 @@ def test_formats_agree(tmp_path):
   assert csr.num_docs == len(dense)
 
 
+def test_queries_leave_out_what_no_document_has(tmp_path, caplog):
+  path = tmp_path / "queries.jsonl"
+  path.write_text(
+    '{"id": "a", "vector": {"x": 1.0, "new": 2.0}}\n'
+    '{"id": "b", "vector": {"new": 2.0, "other": 1.0}}\n'
+  )
+  tokens = {"x": 0, "y": 1}
+  ids, rows = sparse.read_jsonl(path, vocab=2, tokens=tokens, queries=True)
+  assert ids == ["a", "b"]
+  assert rows.starts.tolist() == [0, 1, 1]
+  assert "3 entries that no document has" in caplog.text
+  with pytest.raises(ValueError, match=r"line 1 is not .* known coordinates"):
+    sparse.read_jsonl(path, vocab=2, tokens=tokens)
+  path.write_text('{"id": 0, "vector": {"1": 1.0, "7": 2.0}}')
+  _, rows = sparse.read_jsonl(path, vocab=2, queries=True)
+  assert rows.indices.tolist() == [1]
+
+
 @pytest.mark.parametrize(
   ("indices", "values", "message"),
   [
@@ -57,11 +75,24 @@ def test_bad_rows_are_named(indices, values, message):
     sparse.from_lists(indices, values, 4)
 
 
+def entries_of(arrays, coord, block):
+  """The (coordinates, codes) of a summary; these must be in their buckets."""
+  starts = arrays.bucket_starts[coord * arrays.num_buckets :]
+  starts = starts[: arrays.num_buckets + 1]
+  part = slice(starts[0], starts[-1])
+  coords = arrays.entry_coords[part].astype(int)
+  assert (np.diff(coords) >= 0).all()
+  bucket = np.searchsorted(starts, np.arange(part.start, part.stop), "right")
+  np.testing.assert_array_equal(bucket - 1, coords >> arrays.bucket_bits)
+  mine = arrays.entry_blocks[part] == block
+  return coords[mine], arrays.entry_codes[part][mine]
+
+
 @pytest.mark.parametrize("prune", ["paper", "global"])
 @pytest.mark.parametrize("quantize", [True, False])
 @pytest.mark.parametrize("chunk", [50, 4_000_000])
 def test_an_index_keeps_what_it_says(prune, quantize, chunk, monkeypatch):
-  monkeypatch.setattr(sparse_blocks, "_CHUNK_ENTRIES", chunk)
+  monkeypatch.setattr(sparse_summaries, "_CHUNK_ENTRIES", chunk)
   # What is stored, and so what is summed up, is rounded to float16.
   dense, alpha = matrix().astype(np.float16).astype(np.float32), 0.6
   config = sparse_blocks.BuildConfig(
@@ -96,12 +127,12 @@ def test_an_index_keeps_what_it_says(prune, quantize, chunk, monkeypatch):
       highest = dense[members].max(axis=0)
       by_value = np.sort(highest)[::-1]
       num = np.argmax(np.cumsum(by_value) >= alpha * by_value.sum() - 1e-6) + 1
-      at = arrays.summary_indices[block]
-      at, codes = at[at < index.vocab], arrays.summary_codes[block]
+      at, codes = entries_of(arrays, coord, block - blocks.start)
       assert len(at) == num
-      values = arrays.summary_least[block] + arrays.summary_step[block] * (
-        codes[: len(at)].astype(np.float32)
-      )
+      order = np.argsort(-highest[at], kind="stable")
+      at, codes = at[order], codes[order].astype(np.float32)
+      values = arrays.summary_step[block] * codes
+      values += arrays.summary_least[block] * quantize
       atol = 1 / 500 if quantize else 1e-6
       np.testing.assert_allclose(values, by_value[:num], atol=atol)
       np.testing.assert_allclose(highest[at], by_value[:num])
@@ -112,7 +143,7 @@ def test_constant_summaries_and_empty_rows():
   index = sparse_blocks.build(rows)
   assert index.shape == (3, 3)
   assert index.summary_step.tolist() == [0.0]
-  assert index.summary_codes.tolist() == [[0]]
+  assert index.entry_codes.tolist() == [0]
   assert index.summary_least.tolist() == [2.0]
 
 
