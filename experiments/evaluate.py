@@ -234,7 +234,10 @@ def _evaluate_split(dataset, split, chosen, encoders, out):
   slug = _slug(dataset, split)
   relevant = queries.labels(len(dataset.doc_ids))
   report.write_qrels(
-    out / "runs" / f"{slug}.qrels", queries.ids, dataset.doc_ids, relevant
+    out / "runs" / f"{slug}.qrels",
+    queries.ids,
+    dataset.doc_ids,
+    queries.gains(len(dataset.doc_ids)),
   )
   rows, table = [], {}
   for name, one in chosen.items():

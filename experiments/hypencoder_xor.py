@@ -1,6 +1,7 @@
 r"""What a query's own network can rank and an inner product cannot.
 
-  python -m experiments.hypencoder_xor --workdir=runs/xor
+  python -m experiments.hypencoder_xor --config=configs/hypencoder_xor.py \
+    --workdir=runs/xor
 
 A synthetic world: a document has some of 24 latent attributes, seen through a
 random rotation in 64 dimensions with noise; a query names two attributes and
@@ -30,6 +31,7 @@ import optax
 import tqdm
 from absl import app, flags, logging
 from flax import nnx
+from ml_collections import config_flags
 
 from experiments import report
 from nnn_jax import losses
@@ -228,20 +230,20 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  rows = []
+  rows, config = [], _CONFIG.value
   for name in MODELS:
-    for seed in _SEEDS.value:
-      rows.append(run(name, seed=int(seed), num_steps=_STEPS.value))
+    for seed in config.seeds:
+      rows.append(run(name, seed=seed, num_steps=config.num_steps))
       logging.info("%s", rows[-1])
   print(report.markdown_table(rows, list(rows[0])))
   report.write_json(pathlib.Path(_WORKDIR.value) / "xor.json", rows)
 
 
 if __name__ == "__main__":
+  _CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
   _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where results go.", required=True
   )
-  _SEEDS = flags.DEFINE_list("seeds", ["0", "1"], "Seeds.")
-  _STEPS = flags.DEFINE_integer("num_steps", 1_500, "Training steps.")
+  flags.mark_flag_as_required("config")
   logging.set_verbosity(logging.INFO)
   app.run(main)

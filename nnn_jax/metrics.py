@@ -228,6 +228,54 @@ def overlap(indices: Array, other: Array, *, k: int) -> jax.Array:
   return (counts & common).sum(axis=-1).astype(jnp.float32) / k
 
 
+def p_mrr(indices: Array, changed_indices: Array, changed: Array) -> jax.Array:
+  """How far the documents that an instruction turned irrelevant fall.
+
+  With r and r' the ranks of such a document without and with the change, from
+  1, one more than num_retrieved where it is not in the list,
+
+    p-MRR = mean over changed documents of
+              1 - r / r'  where r' > r,  else  r' / r - 1
+
+  from -1 (to the top) to 1; 0 where the order is the same.
+
+  Source: Weller et al. (2024), FollowIR, arXiv 2403.15246.
+
+  Args:
+    indices: `[..., num_retrieved]`, for the original instruction; -1 is none.
+    changed_indices: Likewise for the changed one.
+    changed: `[..., num_docs]` bool, the documents whose relevance changed.
+
+  Returns:
+    `[...]`; 0 for a query without such a document.
+
+  >>> before, after = jnp.asarray([0, 1]), jnp.asarray([1, 0])
+  >>> print(p_mrr(before, after, jnp.asarray([True, False])))
+  0.5
+  """
+  changed = jnp.asarray(changed)
+  ranks = []
+  for name, given in {
+    "indices": indices,
+    "changed_indices": changed_indices,
+  }.items():
+    rows = jnp.asarray(given)
+    _check_leading("changed", changed, name, rows)
+    num = rows.shape[-1]
+    places = jnp.arange(1, num + 1, dtype=jnp.float32)
+    # By scatter: no array of places times documents.
+    flat = jnp.where(rows < 0, changed.shape[-1], rows).reshape(-1, num)
+    absent = jnp.full((flat.shape[0], changed.shape[-1]), num + 1.0)
+    rank = jax.vmap(lambda r, f, p=places: r.at[f].min(p, mode="drop"))(
+      absent, flat
+    )
+    ranks.append(rank.reshape(changed.shape))
+  before, after = ranks
+  change = jnp.where(after > before, 1 - before / after, after / before - 1)
+  total = jnp.where(changed, change, 0.0).sum(axis=-1)
+  return _ratio(total, changed.sum(axis=-1).astype(total.dtype))
+
+
 def per_query(
   indices: Array,
   labels: Array,

@@ -336,3 +336,30 @@ def test_bootstrap_interval_errors():
     metrics.bootstrap_interval([0.0, np.nan])
   with pytest.raises(ValueError, match="level in"):
     metrics.bootstrap_interval([0.0], level=95)
+
+
+def test_p_mrr_by_brute_force():
+  rng = np.random.default_rng(0)
+  before, after = (
+    np.stack([rng.permutation(8)[:5] for _ in range(6)]) for _ in range(2)
+  )
+  after[0, 3:] = -1
+  changed = rng.random((6, 8)) < 0.4
+  changed[5] = False
+  expected = []
+  for one, two, documents in zip(before, after, changed, strict=True):
+    values = [0.0]
+    if documents.any():
+      values = []
+    for document in np.flatnonzero(documents):
+      r, s = (
+        [*run].index(document) + 1 if document in run else 6
+        for run in (one, two)
+      )
+      values.append(1 - r / s if s > r else s / r - 1)
+    expected.append(np.mean(values))
+  ours = metrics.p_mrr(before, after, changed)
+  np.testing.assert_allclose(ours, expected, atol=1e-6)
+  again = metrics.p_mrr(before[1], after[1], changed[1])
+  np.testing.assert_allclose(again, ours[1], atol=1e-6)
+  np.testing.assert_array_equal(metrics.p_mrr(before, before, changed), 0)

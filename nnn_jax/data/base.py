@@ -7,6 +7,10 @@ query splits (`relevant` holds document ids), with the same three features:
   text      Text
   relevant  Sequence(Text)
 
+and, where its builder says GRADED,
+
+  grades    Sequence(int32), of the relevant documents
+
 A data set of sequences (a log of users and items) has two splits instead:
 
   items  id, text          item n of the rows below is row n of this split
@@ -28,6 +32,7 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -41,6 +46,7 @@ FEATURES = {
   "text": tfds.features.Text(),
   "relevant": tfds.features.Sequence(tfds.features.Text()),
 }
+GRADES = {"grades": tfds.features.Sequence(np.int32)}
 
 
 class RetrievalBuilder(
@@ -57,6 +63,7 @@ class RetrievalBuilder(
   HOMEPAGE: str = ""
   LICENSE: str = ""
   CITATION: str = ""
+  GRADED: bool = False
 
   @abc.abstractmethod
   def read_source(
@@ -68,7 +75,9 @@ class RetrievalBuilder(
     return tfds.core.DatasetInfo(
       builder=self,
       description=type(self).__doc__,
-      features=tfds.features.FeaturesDict(FEATURES),
+      features=tfds.features.FeaturesDict(
+        FEATURES | GRADES if self.GRADED else FEATURES
+      ),
       homepage=self.HOMEPAGE,
       license=self.LICENSE,
       citation=self.CITATION,
@@ -90,8 +99,10 @@ class RetrievalBuilder(
 
   def _generate_examples(self, rows: list[records.Query]) -> Iterator:
     for key, row in enumerate(rows):
-      features = row._asdict()
+      features: dict[str, Any] = {"id": row.id, "text": row.text}
       features["relevant"] = list(row.relevant)
+      if self.GRADED:
+        features["grades"] = list(row.grades or [1] * len(row.relevant))
       yield key, features
 
 
@@ -244,6 +255,26 @@ def source_files(
       f"into a folder and pass it as manual_dir:\n{listing}"
     ) from error
   return {name: pathlib.Path(path) for name, path in paths.items()}, "download"
+
+
+def manual_files(
+  dl_manager: tfds.download.DownloadManager,
+  urls: Mapping[str, str],
+  *,
+  optional: tuple[str, ...] = (),
+) -> tuple[dict[str, pathlib.Path], str]:
+  """As `source_files`, for files that have to be fetched by hand.
+
+  Raises:
+    FileNotFoundError: there is no manual directory, or it lacks a file.
+  """
+  if manual_folder(dl_manager) is None:
+    listing = "\n".join(f"  {name}: {url}" for name, url in urls.items())
+    raise FileNotFoundError(
+      "these files are not downloaded automatically: put them into a folder "
+      f"and pass it as manual_dir:\n{listing}"
+    )
+  return source_files(dl_manager, urls, optional=optional)
 
 
 def _check_reachable(url: str) -> None:

@@ -50,7 +50,8 @@ def read_jsonl(path: PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
       yield number, row
 
 
-def _text_field(row: dict[str, Any], names: tuple[str, ...], where: str) -> str:
+def text_field(row: dict[str, Any], names: tuple[str, ...], where: str) -> str:
+  """The entry of the first of these names; an error says `where`."""
   for name in names:
     if name in row:
       return str(row[name])
@@ -62,9 +63,9 @@ def read_corpus(path: PathLike) -> list[records.Document]:
   corpus = []
   for number, row in read_jsonl(path):
     where = f"{path}, line {number}"
-    text = _text_field(row, ("text",), where)
+    text = text_field(row, ("text",), where)
     title = str(row.get("title") or "")
-    doc_id = _text_field(row, ("_id", "id"), where)
+    doc_id = text_field(row, ("_id", "id"), where)
     corpus.append(records.Document(doc_id, f"{title} {text}".strip()))
   return corpus
 
@@ -74,9 +75,9 @@ def read_queries(path: PathLike) -> list[records.Query]:
   queries = []
   for number, row in read_jsonl(path):
     where = f"{path}, line {number}"
-    query_id = _text_field(row, ("_id", "id"), where)
+    query_id = text_field(row, ("_id", "id"), where)
     queries.append(
-      records.Query(query_id, _text_field(row, ("text",), where), ())
+      records.Query(query_id, text_field(row, ("text",), where), ())
     )
   return queries
 

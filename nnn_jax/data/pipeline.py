@@ -37,6 +37,9 @@ NAMES = (
   "limit",
   "cranfield",
   "nq320k",
+  "msmarco",
+  "trec_tot",
+  "followir",
 )
 _BEIR_PREFIX = "beir:"
 
@@ -48,6 +51,7 @@ class Queries:
   ids: list[str]
   texts: list[str]
   relevant: list[np.ndarray]  # int32 corpus rows, sorted and distinct.
+  grades: list[np.ndarray] | None = None  # Of these; None: all 1.
 
   def __len__(self) -> int:
     return len(self.ids)
@@ -62,6 +66,20 @@ class Queries:
     for row, relevant in zip(labels, self.relevant, strict=True):
       row[relevant] = True
     return labels
+
+  def gains(self, num_docs: int) -> np.ndarray:
+    """Grades as an int32 array `[num_queries, num_docs]`; 0 is irrelevant.
+
+    >>> some = Queries(["q"], ["?"], [np.array([0, 2])], [np.array([3, 1])])
+    >>> some.gains(3)
+    array([[3, 0, 1]], dtype=int32)
+    """
+    gains = self.labels(num_docs).astype(np.int32)
+    for row, rows, grades in zip(
+      gains, self.relevant, self.grades or [], strict=bool(self.grades)
+    ):
+      row[rows] = grades
+    return gains
 
   def rows(self) -> np.ndarray:
     """Relevant rows, int32 `[num_queries, max_relevant]`, -1 where fewer.
@@ -118,15 +136,9 @@ def load(
     )
   builder = prepare(name, data_dir, manual_dir)
   rows = {split: _decode(builder, split) for split in builder.info.splits}
-  corpus = [records.Document(i, text) for i, text, _ in rows.pop("corpus")]
-  splits = {
-    split: [
-      records.Query(i, text, relevant) for i, text, relevant in split_rows
-    ]
-    for split, split_rows in rows.items()
-  }
+  corpus = [records.Document(q.id, q.text) for q in rows.pop("corpus")]
   metadata = dict(builder.info.metadata)
-  return _to_dataset(name, records.Source(corpus, splits, metadata))
+  return _to_dataset(name, records.Source(corpus, rows, metadata))
 
 
 def prepare(name: str, data_dir: Any, manual_dir: Any) -> Any:
@@ -178,13 +190,14 @@ def _fingerprint(folder: pathlib.Path) -> str:
   return digest.hexdigest()[:12]
 
 
-def _decode(builder, split: str) -> list[tuple[str, str, tuple[str, ...]]]:
+def _decode(builder, split: str) -> list[records.Query]:
   """Reads a whole split once: the per-row decoding of TFDS is slow."""
   return [
-    (
+    records.Query(
       to_str(row["id"]),
       to_str(row["text"]),
       tuple(to_str(doc_id) for doc_id in row["relevant"]),
+      tuple(int(grade) for grade in row.get("grades", ())),
     )
     for row in builder.as_data_source(split=split)
   ]
@@ -218,12 +231,19 @@ def _to_dataset(name: str, source: records.Source) -> RetrievalDataset:
     row_of[doc.id] = row
   splits = {}
   for split, queries in source.splits.items():
-    relevant = []
+    relevant, grades = [], []
     for query in queries:
-      rows = sorted({row_of[doc_id] for doc_id in query.relevant})
-      relevant.append(np.array(rows, np.int32))
+      grade_of = dict.fromkeys(query.relevant, 1)
+      grade_of |= dict(zip(query.relevant, query.grades, strict=False))
+      pairs = sorted((row_of[name], grade) for name, grade in grade_of.items())
+      relevant.append(np.array([row for row, _ in pairs], np.int32))
+      grades.append(np.array([grade for _, grade in pairs], np.int32))
+    graded = any(query.grades for query in queries)
     splits[split] = Queries(
-      [q.id for q in queries], [q.text for q in queries], relevant
+      [q.id for q in queries],
+      [q.text for q in queries],
+      relevant,
+      grades if graded else None,
     )
   if not splits:
     logging.warning("%s has documents but no queries", name)

@@ -25,11 +25,16 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-  """A request and the ids of the documents that together answer it."""
+  """A request and the ids of the documents that together answer it.
+
+  Attributes:
+    grades: of the relevant documents, above 0; empty where all are alike.
+  """
 
   id: str
   text: str
   relevant: tuple[str, ...]
+  grades: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass
@@ -136,8 +141,12 @@ def clean(source: Source) -> tuple[Source, dict[str, int]]:
       known = tuple(i for i in distinct if i in corpus)
       counts["duplicate_pairs_removed"] += len(query.relevant) - len(distinct)
       counts["unknown_pairs_removed"] += len(distinct) - len(known)
+      grades = query.grades
+      if grades:
+        grade = dict(zip(query.relevant, grades, strict=True))
+        grades = tuple(grade[i] for i in known)
       if known and query.text.strip():
-        kept.append(query._replace(relevant=known))
+        kept.append(query._replace(relevant=known, grades=grades))
       else:
         counts["unlabelled_queries_dropped"] += 1
     if kept:

@@ -17,6 +17,7 @@ both terms with weight 1.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +47,8 @@ class HypencoderStage:
     temperature: Of the skip's inner product.
     scale: Of the hyperhead's softmax, see `models.hyperhead`.
     share_encoder: Whether queries and documents have one encoder.
+    pooling: Of documents: that of the "encoder", or "cls" as published, the
+      output at the first token, not normalised.
     num_negatives: Mined, a query and step; needs candidates.
     distillation: Weight of the second term; needs candidates.
     teacher_scale: Of the candidates' scores, see `losses.margin_mse`.
@@ -63,6 +66,7 @@ class HypencoderStage:
   temperature: float = 0.05
   scale: hyperhead.Scale = "features"
   share_encoder: bool = True
+  pooling: Literal["encoder", "cls"] = "encoder"
   num_negatives: int = 0
   distillation: float = 0.0
   teacher_scale: losses.TeacherScale = "logit"
@@ -74,6 +78,13 @@ class HypencoderStage:
         raise ValueError(
           f"{name} must not be negative, got {getattr(self, name)}."
         )
+    if self.pooling not in ("encoder", "cls"):
+      raise ValueError(f"pooling must be encoder or cls, got {self.pooling!r}.")
+    if self.skip and self.pooling == "cls":
+      raise ValueError(
+        "skip adds the inner product that the encoder was trained for: with "
+        "pooling cls set it to False."
+      )
     if self.distillation and not self.num_negatives:
       raise ValueError(
         "distillation needs the documents that the teacher scored: set "
@@ -103,6 +114,10 @@ class HypencoderStage:
     document = query
     if not self.share_encoder:
       document = nnx.clone(bi_encoder.document_encoder)
+    if self.pooling == "cls":
+      document.config = dataclasses.replace(
+        document.config, pooling="cls", normalize=False
+      )
     return text_hypencoder.TextHypencoderRetriever(
       model=text_hypencoder.TextHypencoder(
         query, document, config, rngs=nnx.Rngs(seed)

@@ -2,6 +2,10 @@
 
 import dataclasses
 import itertools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -98,47 +102,59 @@ def test_bounds_hold_at_the_edge_of_the_balls():
       np.testing.assert_allclose(bounds, best, atol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [0.3, 1.0])
-def test_certified_never_misses(scale):
-  """500 networks a scale, each with its own `where`; ties included."""
+def make_indexes(rng, num_worlds, groups=20, size=15):
+  """A batch of corpora, each in its own clusters; and those as indexes."""
+  shape = num_worlds, groups, size, DIM
+  spread = rng.uniform(0.05, 0.5, (num_worlds, 1, 1, 1))
+  rows = rng.normal(size=(num_worlds, groups, 1, DIM))
+  rows = (rows + spread * rng.normal(size=shape)).astype(np.float32)
+  centres = rows.mean(axis=2)
+  radii = np.linalg.norm(rows - centres[:, :, None], axis=-1).max(axis=-1)
+  rows = rows.reshape(num_worlds, -1, DIM)
+  ids = np.stack([rng.permutation(groups * size) for _ in rows])
+  places = np.argsort(ids, axis=1)
+  corpora = np.take_along_axis(rows, places[:, :, None], axis=1)
+  every = np.arange(groups, dtype=np.int32)
+  index = clusters.Clusters(
+    embeddings=rows,
+    ids=np.int32(ids),
+    places=np.int32(places),
+    starts=np.tile(size * every, (num_worlds, 1)),
+    sizes=np.full((num_worlds, groups), size, np.int32),
+    centres=centres,
+    radii=np.float32(radii * 1.00001 + 1e-6),
+    longest=np.linalg.norm(rows, axis=-1).max(axis=1),
+    max_size=size,
+  )
+  return corpora, index
+
+
+def test_certified_never_misses():
+  """1,000 worlds: a corpus, its clusters, a network and a `where` each."""
   rng = np.random.default_rng(2)
-  corpus = make_corpus(rng)
-  corpus[150:160] = corpus[0]
-  index = clusters.build(corpus, max_size=16)
-  nets = [make_net(rng, scale=scale) for _ in range(500)]
+  num = 1_000
+  corpora, index = make_indexes(rng, num)
+  scales = rng.choice([0.3, 1.0], num)
+  nets = [make_net(rng, scale=scale, skip=True) for scale in scales]
   nets = jax.tree.map(lambda *x: np.stack(x), *nets)
-  where = rng.random((500, 300)) < 0.9
+  nets.skip[::2] = 0.0
+  where = rng.random((num, 300)) < 0.9
   where[:5, 8:] = False  # Fewer, or as many as k.
   where[0, 2:] = False
 
-  def both(net, where):
-    exact = hypencoder.decode(
-      (),
-      net,
-      corpus,
-      k=K,
-      config=config(hypencoder.Exhaustive(), False),
-      where=where,
-    )
-    ours = hypencoder.decode(
-      (),
-      net,
-      index,
-      k=K,
-      config=config(hypencoder.Certified(), False),
-      where=where,
-    )
-    early = hypencoder.decode(
-      (),
-      net,
-      index,
-      k=K,
-      config=config(hypencoder.Certified(num_probes=4), False),
-      where=where,
-    )
-    return exact, ours, early
+  def both(net, corpus, index, where):
+    def found(corpus, search):
+      return hypencoder.decode(
+        (), net, corpus, k=K, config=config(search, False), where=where
+      )
 
-  exact, ours, early = jax.jit(jax.vmap(both))(nets, where)
+    return (
+      found(corpus, hypencoder.Exhaustive()),
+      found(index, hypencoder.Certified()),
+      found(index, hypencoder.Certified(num_probes=4)),
+    )
+
+  exact, ours, early = jax.jit(jax.vmap(both))(nets, corpora, index, where)
   assert ours.aux.finite.all()
   # The network rounds a row differently in another product: ids may swap
   # between scores that are equal to rounding.
@@ -152,7 +168,10 @@ def test_certified_never_misses(scale):
   np.testing.assert_array_equal(ours.indices >= 0, finite)
   same = (ours.indices == exact.indices).all(axis=1)
   assert same.mean() > 0.99
-  assert (np.asarray(ours.aux.num_scored) <= 300).all()
+  share = np.asarray(ours.aux.num_scored)[5:] / 300
+  print(f"certified: {share.mean():.3f} of the documents scored")
+  assert share.max() <= 1
+  assert share.mean() < 0.95
   # Stopped early, the bound covers what is missed, and exact does not lie.
   missed = np.asarray(exact.scores[:, -1] - early.scores[:, -1])[5:]
   assert (missed <= np.asarray(early.aux.bound)[5:] + 1e-5).all()
@@ -160,6 +179,63 @@ def test_certified_never_misses(scale):
   np.testing.assert_allclose(
     early.scores[certain], exact.scores[certain], rtol=1e-5, atol=1e-5
   )
+
+
+def test_certified_takes_the_lowest_row_of_a_tie():
+  rng = np.random.default_rng(7)
+  corpus = make_corpus(rng)
+  corpus[150:160] = corpus[0]
+  index = clusters.build(corpus, max_size=16)
+  net = make_net(rng)._replace(output=np.zeros(8, np.float32), skip=corpus[0])
+  for search, documents in (
+    (hypencoder.Exhaustive(), corpus),
+    (hypencoder.Certified(), index),
+  ):
+    result = hypencoder.decode(
+      (), net, documents, k=11, config=config(search, False)
+    )
+    # All that tie with the first row, in order, wherever they start.
+    rows = list(np.asarray(result.indices))
+    tied = [0, *range(150, 160)]
+    kept = [row for row in rows if row in tied]
+    assert kept == tied[: len(kept)]
+
+
+@pytest.mark.slow
+def test_memory_is_of_a_block_not_of_the_corpus():
+  """1M documents of 64: all hidden layers at once would be 128 MiB each."""
+  program = """
+import functools, sys
+import jax, numpy as np
+from experiments.bench import memory
+from nnn_jax.decoders import hypencoder
+rng = np.random.default_rng(0)
+draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+net = hypencoder.QNet((draw(64, 32), draw(32, 32)), (draw(32), draw(32)),
+                      draw(32))
+corpus = jax.numpy.asarray(draw(1_000_000, 64))
+for block_size in (4096, 1_000_000):
+  search = hypencoder.Exhaustive(block_size=block_size)
+  decode = functools.partial(
+    hypencoder.decode, (), net, corpus, k=10,
+    config=hypencoder.HypencoderConfig(search=search))
+  jax.block_until_ready(decode())
+  print(memory.peak_mib(lambda: jax.block_until_ready(decode()))[0])
+"""
+  done = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=pathlib.Path(__file__).parents[2],
+    env=dict(os.environ, MALLOC_ARENA_MAX="1", JAX_PLATFORMS="cpu"),
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  if "None" in done.stdout:
+    pytest.skip("this system keeps no high-water mark")
+  block, whole = map(float, done.stdout.split())
+  print(f"{block:.0f} MiB by blocks, {whole:.0f} MiB at once")
+  assert block < 64
+  assert whole > 100
 
 
 def test_clusters_find_more_with_more_probes():
@@ -269,6 +345,25 @@ def test_gradient_is_that_of_the_returned_documents():
       np.vdot(g, d) for g, d in zip(jax.tree.leaves(grads), step, strict=True)
     )
     assert numeric == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_graph_is_saved_and_loaded(tmp_path, dtype):
+  corpus = jnp.asarray(make_corpus(np.random.default_rng(8), 40), dtype)
+  graph = neighbours.build(corpus, degree=3, num_entries=4)
+  path = tmp_path / "graph.npz"
+  graph.save(path)
+  loaded = neighbours.load(path)
+  assert loaded.dtype == dtype
+  jax.tree.map(np.testing.assert_array_equal, graph, loaded)
+  path.write_bytes(path.read_bytes()[:-100])
+  with pytest.raises(ValueError, match=r"graph\.npz is not a whole file"):
+    neighbours.load(path)
+  clusters.build(corpus).save(path)
+  with pytest.raises(ValueError, match="not a whole file of format 'nnn_jax n"):
+    neighbours.load(path)
+  with pytest.raises(FileNotFoundError):
+    neighbours.load(tmp_path / "none.npz")
 
 
 def test_errors():

@@ -8,6 +8,7 @@ import optax
 import pytest
 from flax import nnx
 
+from configs import hypencoder as config_lib
 from experiments import comparison
 from experiments import embeddings as embeddings_lib
 from nnn_jax.data import pipeline
@@ -140,9 +141,24 @@ def test_validation_can_rank_fewer_documents(dataset):
     np.testing.assert_array_equal(rows[fewer], whole)
 
 
+def test_the_published_config(encoder):
+  settings = config_lib.get_config().hypencoder.to_dict()
+  del settings["teacher"], settings["num_candidates"]
+  stage = hypencoder_stage.HypencoderStage(**settings)
+  assert len(stage.widths) == 6
+  small = dataclasses.replace(stage, widths=(4,))
+  model = small.make_retriever(encoder, seed=0).model
+  assert model.shares_encoder
+  assert model.document.config.pooling == "cls"
+  assert not model.document.config.normalize
+  assert encoder.query_encoder.config.normalize  # That one is as it was.
+
+
 def test_bad_settings(initial, dataset):
   with pytest.raises(ValueError, match="num_negatives must not be negative"):
     hypencoder_stage.HypencoderStage(num_negatives=-1)
+  with pytest.raises(ValueError, match="with pooling cls set it to False"):
+    hypencoder_stage.HypencoderStage(pooling="cls")
   with pytest.raises(ValueError, match="distillation needs"):
     hypencoder_stage.HypencoderStage(distillation=1.0)
   with pytest.raises(ValueError, match="name a teacher"):

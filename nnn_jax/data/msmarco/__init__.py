@@ -1,0 +1,1 @@
+"""TFDS builder: see the class docstring of the module in this folder."""
