@@ -226,7 +226,8 @@ def _measure(cells: Sequence[Cell]) -> list[Row]:
 def rows_of(num_docs: int) -> list[Row]:
   """Measures everything on one world."""
   world = sparse_worlds.make(num_docs, _QUERIES.value)
-  build, cells = settings(num_docs), []
+  build = settings(num_docs)
+  cells: list[Any] = []
   if _ABLATIONS.value:
     for name, other in _OTHER_BUILDS.items():
       cells += ours(world, build | other, name)
