@@ -16,7 +16,7 @@ from nnn_jax.models import text_hypencoder
 from nnn_jax.training import hypencoder_stage, loop, stages, teachers
 
 STAGE = hypencoder_stage.HypencoderStage(
-  widths=(8, 8), num_negatives=3, distillation=0.1
+  widths=(8,), num_negatives=3, distillation=0.1
 )
 
 
