@@ -17,8 +17,8 @@
 # own words and for others that it implies (SPLADE, arXiv 2107.05720). Seismic
 # (arXiv 2404.18812) searches such vectors: each term has a list of the
 # documents with the largest weights, cut into blocks of like documents, and a
-# block whose summary scores low is skipped. Here: the encoder before training, the index,
-# what it skips, and a gradient through the answer.
+# block whose summary scores low is skipped. Here: the encoder before training,
+# the index, what it skips, and a gradient through the answer.
 
 # %%
 # In a fresh Colab: clone the repository, then install it.
@@ -40,7 +40,8 @@ from nnn_jax.models import fetch, pretrained, sparse_head
 # ## An encoder
 #
 # On a pretrained MiniLM. Before training, a token's own term has the weight
-# that we choose, and terms whose embedding is close share it: *cars* finds *car*.
+# that we choose, and terms whose embedding is close share it: *cars* finds
+# *car*.
 
 # %%
 encoder, tokenizer = pretrained.load(str(fetch.minilm()))
