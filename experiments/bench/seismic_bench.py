@@ -62,10 +62,12 @@ _CUTS = ((1, 1.0), (2, 1.0), (3, 1.0), (3, 0.9), (5, 0.9), (8, 0.8))
 _ROUTED = (
   (1, 128, 16, 192, 96, 32, 24),
   (2, 256, 24, 256, 128, 32, 24),
+  (2, 256, 28, 320, 160, 32, 24),
   (2, 256, 32, 384, 192, 32, 24),
-  (3, 384, 32, 384, 192, 32, 24),
-  (4, 512, 32, 512, 256, 48, 32),
-  (5, 768, 48, 768, 384, 48, 48),
+  (2, 384, 48, 512, 320, 32, 24),
+  (2, 512, 64, 768, 448, 32, 24),
+  (3, 512, 64, 1024, 512, 32, 32),
+  (5, 768, 64, 1024, 512, 48, 48),
 )
 _OTHER_BUILDS: dict[str, dict[str, Any]] = {
   "as above": {},
@@ -227,7 +229,7 @@ def rows_of(num_docs: int) -> list[Row]:
   """Measures everything on one world."""
   world = sparse_worlds.make(num_docs, _QUERIES.value)
   build = settings(num_docs)
-  cells: list[Any] = []
+  cells: list[Cell] = []
   if _ABLATIONS.value:
     for name, other in _OTHER_BUILDS.items():
       cells += ours(world, build | other, name)

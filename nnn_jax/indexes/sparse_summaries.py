@@ -7,7 +7,7 @@ float64, and products in float32.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -64,11 +64,9 @@ def assign(
   ]
   labels, library = np.zeros(len(docs), np.int32), native.sparse_blocks()
   per_doc = np.diff(rows.starts)
-  matrix: Any = None  # Of the rows, where numpy does it.
-  if library is None:
-    matrix = scipy.sparse.csr_array(
-      (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
-    )
+  matrix = scipy.sparse.csr_array(
+    (rows.values, rows.indices, rows.starts), (rows.num_docs, rows.vocab)
+  )
   entries = _before(per_doc[docs])[list_starts]
   for first, last in _chunks(entries, "blocks"):
     if library is not None:

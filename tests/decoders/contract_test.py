@@ -92,8 +92,13 @@ def two_layers(query, corpus):
 
 
 def all_coordinates(query, corpus):
-  """Sparse vectors with an entry in each coordinate, and no lists."""
+  """Sparse vectors with an entry in each coordinate, and no lists.
+
+  One more coordinate is 1 in all: what shares none is never returned.
+  """
   query, corpus = jnp.asarray(query), jnp.asarray(corpus)
+  query = jnp.concatenate([query, jnp.ones_like(query[:1])])
+  corpus = jnp.concatenate([corpus, jnp.ones_like(corpus[:, :1])], axis=1)
   num_docs, dim = corpus.shape
   none = jnp.zeros(0)
   return (
