@@ -11,11 +11,20 @@ documents: recall of the exhaustive ten, the share of documents that was scored
 (centres of clusters count as documents), and time. A graph of documents in
 random order and one of random edges are controls: what they reach is not owed
 to the neighbourhood.
+
+Third table, with --tables=texts and --workdir of a run of `experiments.train
+--stages=hypencoder`: likewise
+with the networks of that data set's queries, whose documents are enlarged to
+--num_docs as vectors: a further document is a real one moved half the way to
+one of its ten nearest, with noise of a third of that distance. (Their texts
+would not do: there are not so many.)
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import pathlib
 import platform
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,8 +39,10 @@ from flax import nnx
 from experiments import hypencoder_xor, report
 from experiments.bench import timing
 from nnn_jax.core import linalg
+from nnn_jax.data import pipeline
 from nnn_jax.decoders import hypencoder
 from nnn_jax.indexes import clusters, neighbours
+from nnn_jax.models import text_hypencoder
 
 _NUM_DOCS = flags.DEFINE_integer("num_docs", 50_000, "Documents searched.")
 _BATCH = flags.DEFINE_integer("batch", 16, "Queries a call.")
@@ -41,6 +52,11 @@ _NETS = flags.DEFINE_list(
   "nets", ["64-32-32", "384-32-32", "384-384-384", "768-768-768"], "Sizes."
 )
 _JSON = flags.DEFINE_string("json", None, "Where to write the rows.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "With a trained Hypencoder.")
+_MANUAL_DIR = flags.DEFINE_string("manual_dir", None, "Of its data set.")
+_TABLES = flags.DEFINE_list(
+  "tables", ["throughput", "searches"], "Also texts, which needs --workdir."
+)
 _K = 10
 
 
@@ -95,15 +111,16 @@ def throughput(name: str) -> dict[str, Any]:
   }
 
 
-def searches(corpus: np.ndarray) -> list[tuple[str, hypencoder.Search, Any]]:
+def searches(
+  corpus: np.ndarray, probes: Sequence[int], beams: Sequence[int]
+) -> list[tuple[str, hypencoder.Search, Any]]:
   """(name, search, the index it searches)."""
   rows: list[tuple[str, hypencoder.Search, Any]] = [
     ("exhaustive", hypencoder.Exhaustive(), jnp.asarray(corpus))
   ]
   index = clusters.build(corpus)
   rows += [
-    (f"clusters {n}", hypencoder.Clusters(num_probes=n), index)
-    for n in (32, 64, 128, 256, 512)
+    (f"clusters {n}", hypencoder.Clusters(num_probes=n), index) for n in probes
   ]
   kinds: dict[str, dict[str, Any]] = {
     "graph": {},
@@ -119,7 +136,7 @@ def searches(corpus: np.ndarray) -> list[tuple[str, hypencoder.Search, Any]]:
         hypencoder.Graph(beam=beam, max_steps=16),
         graph,
       )
-      for beam in (16, 64)
+      for beam in beams
     ]
   return rows
 
@@ -137,12 +154,62 @@ def search_rows() -> list[dict[str, Any]]:
   rng = np.random.default_rng(0)
   chosen = rng.permutation(len(test.queries))[: 4 * batch]
   nets = model.queries(jnp.asarray(test.queries[chosen]))
+  settings = searches(test.documents, (32, 64, 128, 256, 512), (16, 64))
+  return measured(nets, settings)
+
+
+def enlarged(real: np.ndarray, num: int, seed: int = 0) -> np.ndarray:
+  """So many unit vectors: the real ones, then between them; see the module.
+
+  >>> enlarged(np.eye(20, dtype=np.float32), 50).shape
+  (50, 20)
+  """
+  rng = np.random.default_rng(seed)
+  similar = real @ real.T
+  np.fill_diagonal(similar, -np.inf)
+  near = np.argsort(-similar, axis=1)[:, :10]
+  one = rng.integers(len(real), size=max(num - len(real), 0))
+  other = near[one, rng.integers(near.shape[1], size=len(one))]
+  step = real[other] - real[one]
+  noise = rng.normal(size=step.shape).astype(np.float32)
+  noise *= np.linalg.norm(step, axis=1, keepdims=True) / (
+    3 * step.shape[1] ** 0.5
+  )
+  rows = np.concatenate([real[:num], real[one] + step / 2 + noise])
+  return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def text_rows(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The third table."""
+  name = json.loads((workdir / "config.json").read_text())["dataset"]
+  dataset = pipeline.load(name, manual_dir=_MANUAL_DIR.value)
+  retriever, _ = text_hypencoder.TextHypencoderRetriever.load(
+    workdir / "hypencoder" / "retriever"
+  )
+  queries = dataset.splits["test"]
+  rng = np.random.default_rng(0)
+  chosen = rng.permutation(len(queries))[: 4 * _BATCH.value]
+  nets = retriever.encode_queries([queries.texts[row] for row in chosen])
+  documents = retriever.encode_documents(dataset.doc_texts)
+  corpus = enlarged(documents, _NUM_DOCS.value)
+  print(f"{name}: {len(documents)} documents enlarged to {len(corpus)}")
+  settings = searches(corpus, (4, 8, 16, 32, 64, 128, 256), (4, 16, 64))
+  return measured(jax.tree.map(jnp.asarray, nets), settings)
+
+
+def measured(
+  nets: hypencoder.QNet,
+  settings: Sequence[tuple[str, hypencoder.Search, Any]],
+) -> list[dict[str, Any]]:
+  """Searches with every network; the first of the settings is exact."""
+  batch = _BATCH.value
   parts = [
     jax.tree.map(lambda x, i=i: x[i * batch : (i + 1) * batch], nets)
     for i in range(4)
   ]
-  rows, exact = [], None
-  for name, search, index in searches(test.documents):
+  rows: list[dict[str, Any]] = []
+  exact = None
+  for name, search, index in settings:
     decode = decoder(search)
     results = [decode(part, index) for part in parts]
     indices = np.concatenate([np.asarray(r.indices) for r in results])
@@ -172,10 +239,12 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   print(f"{jax.devices()}, {platform.platform()}, jax {jax.__version__}\n")
-  tables = {
-    "throughput": [throughput(name) for name in _NETS.value],
-    "searches": search_rows(),
+  makers: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "throughput": lambda: [throughput(name) for name in _NETS.value],
+    "searches": search_rows,
+    "texts": lambda: text_rows(pathlib.Path(_WORKDIR.value)),
   }
+  tables = {name: makers[name]() for name in _TABLES.value}
   for rows in tables.values():
     print(report.markdown_table(rows, list(rows[0])))
   if _JSON.value:
