@@ -93,11 +93,9 @@ class HypencoderStage:
 
   def optimizer(self) -> optax.GradientTransformation:
     """AdamW with the warm-up."""
-    rate = optax.linear_schedule(
-      0.0 if self.warmup_steps else self.learning_rate,
-      self.learning_rate,
-      self.warmup_steps,
-    )
+    rate: optax.ScalarOrSchedule = self.learning_rate
+    if self.warmup_steps:
+      rate = optax.linear_schedule(0.0, rate, self.warmup_steps)
     return optax.adamw(rate, weight_decay=self.weight_decay)
 
   def make_retriever(

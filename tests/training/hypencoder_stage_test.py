@@ -3,17 +3,24 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 
 from configs import hypencoder as config_lib
-from experiments import comparison
+from experiments import comparison, teacher
 from experiments import embeddings as embeddings_lib
 from nnn_jax.data import pipeline
 from nnn_jax.models import text_hypencoder
-from nnn_jax.training import hypencoder_stage, loop, stages, teachers
+from nnn_jax.training import (
+  hypencoder_stage,
+  loop,
+  mol_stage,
+  stages,
+  teachers,
+)
 
 STAGE = hypencoder_stage.HypencoderStage(
   widths=(8,), num_negatives=3, distillation=0.1
@@ -165,3 +172,25 @@ def test_bad_settings(initial, dataset):
     hypencoder_stage.hypencoder_task(
       initial, dataset, STAGE, batch_size=16, seed=0
     )
+
+
+@pytest.mark.slow
+def test_a_mixture_of_logits_can_teach(encoder, dataset, tmp_path):
+  mixture = mol_stage.MolStage(num_query_components=2, num_item_components=2)
+  retriever = mixture.make_retriever(encoder, seed=0)
+  retriever.save(tmp_path / "mol" / "retriever", {})
+  found = teacher.candidates("mol", dataset, tmp_path, num=5, temperature=0.05)
+  queries = retriever.encode_queries(dataset.splits["train"].texts[:3])
+  items = retriever.encode_documents(dataset.doc_texts)
+  scores, _ = retriever.model(
+    jax.tree.map(lambda x: jnp.asarray(x)[:, None], queries),
+    jax.tree.map(jnp.asarray, items),
+  )
+  order = np.argsort(-np.asarray(scores), axis=1)[:, :5]
+  np.testing.assert_array_equal(found.rows[:3], order)
+  np.testing.assert_allclose(
+    found.scores[:3], np.take_along_axis(np.asarray(scores), order, 1), 1e-4
+  )
+  assert (
+    teacher.candidates(None, dataset, tmp_path, num=5, temperature=1.0) is None
+  )
