@@ -179,8 +179,11 @@ def enlarged(real: np.ndarray, num: int, seed: int = 0) -> np.ndarray:
   return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def text_rows(workdir: pathlib.Path) -> list[dict[str, Any]]:
+def text_rows() -> list[dict[str, Any]]:
   """The third table."""
+  if not _WORKDIR.value:
+    raise ValueError("--tables=texts needs the --workdir of a training run.")
+  workdir = pathlib.Path(_WORKDIR.value)
   name = json.loads((workdir / "config.json").read_text())["dataset"]
   dataset = pipeline.load(name, manual_dir=_MANUAL_DIR.value)
   retriever, _ = text_hypencoder.TextHypencoderRetriever.load(
@@ -242,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
   makers: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "throughput": lambda: [throughput(name) for name in _NETS.value],
     "searches": search_rows,
-    "texts": lambda: text_rows(pathlib.Path(_WORKDIR.value)),
+    "texts": text_rows,
   }
   tables = {name: makers[name]() for name in _TABLES.value}
   for rows in tables.values():
