@@ -36,14 +36,6 @@ from nnn_jax.core import topk
 from nnn_jax.decoders import nnn, seismic
 from nnn_jax.indexes import candidates, kmeans, sparse, sparse_blocks
 
-_OUTPUT = flags.DEFINE_string("output", None, "A folder.", required=True)
-_CORPUS = flags.DEFINE_string("corpus", None, "Unit rows `[num_docs, dim]`.")
-_QUERIES = flags.DEFINE_string("queries", None, "With --corpus: unit rows.")
-_NUM_DOCS = flags.DEFINE_integer("num_docs", 20_000, "Of generated documents.")
-_NUM_QUERIES = flags.DEFINE_integer("num_queries", 32, "Queries.")
-_NUM = flags.DEFINE_integer("num", 100, "Documents that a search returns.")
-_ATOMS = flags.DEFINE_integer("atoms", 2_048, "Of the dictionary.")
-_CODE_SIZE = flags.DEFINE_integer("code_size", 32, "Entries of a code.")
 _ROUNDS = 4
 PENALTIES = nnn.NnnParams(0.1, 0.1)
 # Codes follow a document closely: small penalties.
@@ -68,7 +60,7 @@ def encode(dictionary: jax.Array, rows: jax.Array, size: int) -> Any:
 
 def searches(corpus: jax.Array, num: int) -> dict[str, Search]:
   """Name -> a function of the residual that returns `num` rows."""
-  num_atoms = min(_ATOMS.value, len(corpus) // 4)
+  num_atoms = min(flags.FLAGS.atoms, len(corpus) // 4)
   labels = kmeans.lloyd(corpus, num_clusters=num_atoms, num_steps=5, seed=0)
   sums = jax.ops.segment_sum(corpus, jnp.asarray(labels), num_atoms)
   counts = np.maximum(np.bincount(labels, minlength=num_atoms), 1)
@@ -88,7 +80,7 @@ def searches(corpus: jax.Array, num: int) -> dict[str, Search]:
 
   norm = np.linalg.norm(centres, axis=1, keepdims=True)
   dictionary = jnp.asarray(centres / np.maximum(norm, 1e-12))
-  codes = encode(dictionary, corpus, _CODE_SIZE.value)
+  codes = encode(dictionary, corpus, flags.FLAGS.code_size)
   index = sparse_blocks.build(
     sparse.from_padded(*map(np.asarray, codes), vocab=num_atoms)
   )
@@ -97,7 +89,7 @@ def searches(corpus: jax.Array, num: int) -> dict[str, Search]:
   def by_codes(residual):
     size = jnp.linalg.norm(residual)
     unit = residual / jnp.where(size > 0, size, 1.0)
-    code = encode(dictionary, unit[None], _CODE_SIZE.value)
+    code = encode(dictionary, unit[None], flags.FLAGS.code_size)
     query = jax.tree.map(lambda x: x[0], code)
     return seismic.decode((), query, index, k=num, config=config).indices
 
@@ -142,13 +134,13 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  if _CORPUS.value and _QUERIES.value:
-    corpus = np.load(_CORPUS.value)
-    queries = np.load(_QUERIES.value)[: _NUM_QUERIES.value]
+  if flags.FLAGS.corpus and flags.FLAGS.queries:
+    corpus = np.load(flags.FLAGS.corpus)
+    queries = np.load(flags.FLAGS.queries)[: flags.FLAGS.num_queries]
   else:
     world = worlds.World(kind="clustered")
-    corpus = worlds.corpus(world, _NUM_DOCS.value)
-    queries = worlds.queries(world, corpus, _NUM_QUERIES.value)
+    corpus = worlds.corpus(world, flags.FLAGS.num_docs)
+    queries = worlds.queries(world, corpus, flags.FLAGS.num_queries)
   corpus, queries = jnp.asarray(corpus), jnp.asarray(queries)
   decode = jax.jit(
     lambda queries, corpus: jax.lax.map(
@@ -170,7 +162,7 @@ def main(argv: Sequence[str]) -> None:
 
   exact_s = seconds(corpus)
   rows = []
-  for name, search in searches(corpus, _NUM.value).items():
+  for name, search in searches(corpus, flags.FLAGS.num).items():
     shares = kept_by_round(search, queries, corpus)
     index = candidates.Candidates(corpus, search)
     rows.append(
@@ -179,13 +171,20 @@ def main(argv: Sequence[str]) -> None:
       | {"time / exact": seconds(index) / exact_s}
     )
   text = report.markdown_table(rows, list(rows[0]), digits=3)
-  print(
-    f"{len(corpus):,} documents, {_NUM.value} a search, {PENALTIES}\n{text}"
-  )
-  output = pathlib.Path(_OUTPUT.value)
+  num = flags.FLAGS.num
+  print(f"{len(corpus):,} documents, {num} a search, {PENALTIES}\n{text}")
+  output = pathlib.Path(flags.FLAGS.output)
   files.write(output / "results.md", f"{text}\n")
   report.write_json(output / "results.json", rows)
 
 
 if __name__ == "__main__":
+  flags.DEFINE_string("output", None, "A folder.", required=True)
+  flags.DEFINE_string("corpus", None, "Unit rows `[num_docs, dim]`.")
+  flags.DEFINE_string("queries", None, "With --corpus: unit rows.")
+  flags.DEFINE_integer("num_docs", 20_000, "Of generated documents.")
+  flags.DEFINE_integer("num_queries", 32, "Queries.")
+  flags.DEFINE_integer("num", 100, "Documents that a search returns.")
+  flags.DEFINE_integer("atoms", 2_048, "Of the dictionary.")
+  flags.DEFINE_integer("code_size", 32, "Entries of a code.")
   app.run(main)

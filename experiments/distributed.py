@@ -36,24 +36,6 @@ from nnn_jax.core import checks, linalg, sharding
 from nnn_jax.decoders import dense, nnn
 from nnn_jax.solvers import working_set
 
-_NUM_PROCESSES = flags.DEFINE_integer(
-  "num_processes", 1, "In all.", lower_bound=1
-)
-_PROCESS_ID = flags.DEFINE_integer(
-  "process_id", None, "Of this process; without it, all are started here."
-)
-_COORDINATOR = flags.DEFINE_string(
-  "coordinator", None, "host:port of process 0; with --process_id."
-)
-_CORPUS = flags.DEFINE_string(
-  "corpus", None, "A .npy file `[num_docs, dim]`; else random unit rows."
-)
-_NUM_DOCS = flags.DEFINE_integer("num_docs", 10_001, "Of a random corpus.")
-_DIM = flags.DEFINE_integer("dim", 64, "Of a random corpus.")
-_BATCH = flags.DEFINE_integer("batch", 4, "Queries decoded together.")
-_K = flags.DEFINE_integer("k", 5, "Documents a query.")
-_JSON = flags.DEFINE_string("json", None, "Where process 0 writes the answer.")
-
 _DECODERS: dict[str, tuple[Any, Any, Any]] = {
   "dense": (dense, (), dense.DenseConfig()),
   "nnn": (
@@ -75,11 +57,11 @@ def random_rows(rows: slice, dim: int, seed: int) -> np.ndarray:
 
 def place_corpus(mesh: jax.sharding.Mesh) -> tuple[jax.Array, jax.Array]:
   """The sharded corpus and its `where`, from this process's rows."""
-  if _CORPUS.value is None:
-    rows = sharding.local_rows(_NUM_DOCS.value, mesh)
-    local = random_rows(rows, _DIM.value, seed=0)
-    return sharding.shard_local(local, _NUM_DOCS.value, mesh)
-  corpus = np.load(_CORPUS.value, mmap_mode="r")
+  if flags.FLAGS.corpus is None:
+    rows = sharding.local_rows(flags.FLAGS.num_docs, mesh)
+    local = random_rows(rows, flags.FLAGS.dim, seed=0)
+    return sharding.shard_local(local, flags.FLAGS.num_docs, mesh)
+  corpus = np.load(flags.FLAGS.corpus, mmap_mode="r")
   checks.check_shapes(corpus=(corpus, "num_docs dim"))
   return sharding.pad_and_shard(corpus, mesh)
 
@@ -101,7 +83,7 @@ def answer(
   def total(queries, corpus, where):
     def decode(query):
       return module.decode(
-        params, query, corpus, k=_K.value, config=config, where=where
+        params, query, corpus, k=flags.FLAGS.k, config=config, where=where
       )
 
     result = jax.vmap(decode)(queries)
@@ -130,7 +112,7 @@ def run() -> None:
   mesh = sharding.make_mesh()
   with jax.set_mesh(mesh):
     corpus, where = place_corpus(mesh)
-    queries = random_rows(slice(0, _BATCH.value), corpus.shape[1], seed=1)
+    queries = random_rows(slice(0, flags.FLAGS.batch), corpus.shape[1], seed=1)
     answers = {
       name: answer(name, mesh, queries, corpus, where) for name in _DECODERS
     }
@@ -147,8 +129,8 @@ def run() -> None:
         f"{np.linalg.norm(got['d_queries']):.5f}, |d corpus| "
         f"{got['d_corpus_norm']:.5f}"
       )
-    if _JSON.value:
-      report.write_json(_JSON.value, answers)
+    if flags.FLAGS.json:
+      report.write_json(flags.FLAGS.json, answers)
 
 
 def start_all() -> int:
@@ -162,7 +144,7 @@ def start_all() -> int:
   environment = {"JAX_PLATFORMS": "cpu", **os.environ}
   processes = [
     subprocess.Popen([*command, f"--process_id={i}"], env=environment)
-    for i in range(_NUM_PROCESSES.value)
+    for i in range(flags.FLAGS.num_processes)
   ]
   try:
     while processes:
@@ -185,16 +167,31 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  if (_PROCESS_ID.value is None) != (_COORDINATOR.value is None):
+  if (flags.FLAGS.process_id is None) != (flags.FLAGS.coordinator is None):
     raise app.UsageError("--process_id and --coordinator go together.")
-  if _PROCESS_ID.value is not None:
+  if flags.FLAGS.process_id is not None:
     jax.distributed.initialize(
-      _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+      flags.FLAGS.coordinator, flags.FLAGS.num_processes, flags.FLAGS.process_id
     )
-  elif _NUM_PROCESSES.value > 1:
+  elif flags.FLAGS.num_processes > 1:
     sys.exit(start_all())
   run()
 
 
 if __name__ == "__main__":
+  flags.DEFINE_integer("num_processes", 1, "In all.", lower_bound=1)
+  flags.DEFINE_integer(
+    "process_id", None, "Of this process; without it, all are started here."
+  )
+  flags.DEFINE_string(
+    "coordinator", None, "host:port of process 0; with --process_id."
+  )
+  flags.DEFINE_string(
+    "corpus", None, "A .npy file `[num_docs, dim]`; else random unit rows."
+  )
+  flags.DEFINE_integer("num_docs", 10_001, "Of a random corpus.")
+  flags.DEFINE_integer("dim", 64, "Of a random corpus.")
+  flags.DEFINE_integer("batch", 4, "Queries decoded together.")
+  flags.DEFINE_integer("k", 5, "Documents a query.")
+  flags.DEFINE_string("json", None, "Where process 0 writes the answer.")
   app.run(main)

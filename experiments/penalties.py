@@ -30,19 +30,6 @@ from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.solvers import working_set
 
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "For embeddings and results.", required=True
-)
-_DATASETS = flags.DEFINE_list("datasets", ["api_docs"], "Data sets.")
-_MANUAL_DIR = flags.DEFINE_multi_string(
-  "manual_dir", [], "name=folder with a data set's original files."
-)
-_ENCODER = flags.DEFINE_string("encoder", "minilm", "Pretrained, frozen.")
-_MAX_QUERIES = flags.DEFINE_integer(
-  "max_queries", 1000, "At most so many to choose on, and to test.", 6
-)
-_NUM_STEPS = flags.DEFINE_integer("num_steps", 200, "Of the head's training.")
-
 _LENGTHS = {"query_length": 64, "document_length": 128}
 CONFIG = nnn.NnnConfig(solver=working_set.WorkingSet(capacity=128))
 
@@ -218,20 +205,22 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   logging.set_verbosity(logging.INFO)
-  workdir = pathlib.Path(_WORKDIR.value)
-  manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
+  workdir = pathlib.Path(flags.FLAGS.workdir)
+  manual = dict(item.split("=", 1) for item in flags.FLAGS.manual_dir)
   encoded = embeddings_lib.Encoded(
-    bi_encoder_lib.BiEncoder.from_pretrained(_ENCODER.value, **_LENGTHS),
-    f"{_ENCODER.value}-{'-'.join(map(str, _LENGTHS.values()))}",
+    bi_encoder_lib.BiEncoder.from_pretrained(flags.FLAGS.encoder, **_LENGTHS),
+    f"{flags.FLAGS.encoder}-{'-'.join(map(str, _LENGTHS.values()))}",
     workdir / "embeddings",
   )
   results = {}
-  for name in _DATASETS.value:
+  for name in flags.FLAGS.datasets:
     dataset = pipeline.load(name, manual_dir=manual.get(name))
-    dataset, halved = splits(dataset, _MAX_QUERIES.value)
+    dataset, halved = splits(dataset, flags.FLAGS.max_queries)
     choose = encoded.split(dataset, "validation")
     test = encoded.split(dataset, "test")
-    rows = table(methods(choose, test, num_steps=_NUM_STEPS.value, name=name))
+    rows = table(
+      methods(choose, test, num_steps=flags.FLAGS.num_steps, name=name)
+    )
     split = "the other half of validation" if halved else "test"
     print(
       f"\n### {name}, {split}: {len(test.queries):,} queries, chosen on "
@@ -243,4 +232,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+  flags.DEFINE_string(
+    "workdir", None, "For embeddings and results.", required=True
+  )
+  flags.DEFINE_list("datasets", ["api_docs"], "Data sets.")
+  flags.DEFINE_multi_string(
+    "manual_dir", [], "name=folder with a data set's original files."
+  )
+  flags.DEFINE_string("encoder", "minilm", "Pretrained, frozen.")
+  flags.DEFINE_integer(
+    "max_queries", 1000, "At most so many to choose on, and to test.", 6
+  )
+  flags.DEFINE_integer("num_steps", 200, "Of the head's training.")
   app.run(main)

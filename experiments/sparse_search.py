@@ -33,19 +33,6 @@ from nnn_jax.indexes import sparse as sparse_rows
 from nnn_jax.indexes import sparse_blocks
 from nnn_jax.models import sparse_head
 
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Of experiments.train, with a stage sparse.", required=True
-)
-_DATASETS = flags.DEFINE_list("datasets", ["api_docs"], "Data sets to search.")
-_MANUAL_DIR = flags.DEFINE_multi_string(
-  "manual_dir", [], "Local files of a data set, such as cranfield=/folder."
-)
-_SPLIT = flags.DEFINE_string("split", "test", "Query split.")
-_CUT = flags.DEFINE_integer("cut", 8, "Lists a query.")
-_HEAP_FACTOR = flags.DEFINE_float(
-  "heap_factor", 0.8, "Of the test that skips a block; smaller is thorougher."
-)
-_POSTINGS = flags.DEFINE_integer("n_postings", 200, "Documents a list.")
 # Entries of a vector, largest first, at which the concentration is told.
 _COUNTS = (1, 5, 10, 20, 50, 100)
 _K = 10
@@ -55,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = pathlib.Path(flags.FLAGS.workdir)
   output = workdir / "sparse_search"
   encoders = {
     stage: embeddings_lib.Encoded.of_stage(folder, output / "embeddings")
@@ -67,14 +54,14 @@ def main(argv: Sequence[str]) -> None:
       f"{workdir} has no stage sparse: train one with `python -m "
       "experiments.train --stages=sparse`."
     )
-  manual = dict(item.split("=", 1) for item in _MANUAL_DIR.value)
+  manual = dict(item.split("=", 1) for item in flags.FLAGS.manual_dir)
   rows, curves = [], {}
-  for name in _DATASETS.value:
+  for name in flags.FLAGS.datasets:
     dataset = pipeline.load(name, manual_dir=manual.get(name))
     print(pipeline.describe(dataset))
     rows += measure(name, dataset, encoders)
     encoded = encoders["sparse"]
-    queries = encoded.split(dataset, _SPLIT.value).queries
+    queries = encoded.split(dataset, flags.FLAGS.split).queries
     documents = encoded.texts(dataset.doc_texts, "documents")
     curves[f"{name}, queries"] = concentration(queries)
     curves[f"{name}, documents"] = concentration(documents)
@@ -115,7 +102,7 @@ def measure(
     }
 
   if "dense" in encoders:
-    embeddings = encoders["dense"].split(dataset, _SPLIT.value)
+    embeddings = encoders["dense"].split(dataset, flags.FLAGS.split)
     indices = retriever.rank(
       dense.decode,
       (),
@@ -128,7 +115,7 @@ def measure(
   encoded = encoders["sparse"]
   model = encoded.retriever
   assert isinstance(model, sparse_head.SparseRetriever)
-  embeddings = encoded.split(dataset, _SPLIT.value)
+  embeddings = encoded.split(dataset, flags.FLAGS.split)
   method = comparison.METHODS["sparse"]
   exact = retriever.rank(
     method.decode,
@@ -144,9 +131,11 @@ def measure(
       *encoded.texts(dataset.doc_texts, "documents"),
       vocab=len(model.model.terms),
     ),
-    config=sparse_blocks.BuildConfig(n_postings=_POSTINGS.value),
+    config=sparse_blocks.BuildConfig(n_postings=flags.FLAGS.n_postings),
   )
-  search = seismic.Sequential(cut=_CUT.value, heap_factor=_HEAP_FACTOR.value)
+  search = seismic.Sequential(
+    cut=flags.FLAGS.cut, heap_factor=flags.FLAGS.heap_factor
+  )
   found = retriever.retrieve(
     seismic.decode,
     (),
@@ -219,4 +208,17 @@ def draw(output: pathlib.Path, curves: dict[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
+  flags.DEFINE_string(
+    "workdir", None, "Of experiments.train, with a stage sparse.", required=True
+  )
+  flags.DEFINE_list("datasets", ["api_docs"], "Data sets to search.")
+  flags.DEFINE_multi_string(
+    "manual_dir", [], "Local files of a data set, such as cranfield=/folder."
+  )
+  flags.DEFINE_string("split", "test", "Query split.")
+  flags.DEFINE_integer("cut", 8, "Lists a query.")
+  flags.DEFINE_float(
+    "heap_factor", 0.8, "Of the test that skips a block; smaller is thorougher."
+  )
+  flags.DEFINE_integer("n_postings", 200, "Documents a list.")
   app.run(main)
