@@ -13,7 +13,7 @@ demo: $(VENV)/train.stamp
 
 # The default tier.
 test: $(VENV)/test.stamp
-	$(RUN) -m pytest -q -n 2
+	$(RUN) -m pytest -q -n 2 --dist loadfile
 
 # What takes minutes: real training, kill -9 and resume, the notebooks.
 test-slow: $(VENV)/test.stamp

@@ -74,11 +74,12 @@ def test_equals_numpy(widths, layer_norm):
       k=K,
       config=config(hypencoder.Exhaustive(block_size=block_size), layer_norm),
     )
-    order = np.argsort(-expected)[:K]
-    np.testing.assert_array_equal(result.indices, order)
-    np.testing.assert_allclose(
-      result.scores, expected[order], rtol=2e-5, atol=2e-5
-    )
+    # By score, not by place: layer norm leaves scores of 1e-7 between them.
+    assert len(set(result.indices.tolist())) == K
+    for scores in (result.scores, expected[result.indices]):
+      np.testing.assert_allclose(
+        scores, np.sort(expected)[::-1][:K], rtol=2e-5, atol=2e-5
+      )
     assert bool(result.aux.exact)
 
 

@@ -47,8 +47,8 @@ def test_writes_quality_recall_and_concentration(commands, workdir):
     "sparse_search",
     f"--workdir={workdir}",
     f"--datasets=beir:{workdir / 'tiny'}",
-    "--cut=16",
-    "--heap_factor=0.3",
+    "--cut=64",
+    "--heap_factor=0.01",
   )
   assert "| sparse, index |" in out
   folder = workdir / "sparse_search"
@@ -56,9 +56,10 @@ def test_writes_quality_recall_and_concentration(commands, workdir):
   names = [row["decoder"] for row in results["rows"]]
   assert names == ["dense", "sparse, exact", "sparse, index"]
   _, exact, index = results["rows"]
-  # So few documents that a thorough walk sees nearly all that matter.
-  assert index["recall of exact"] >= 95.0
-  assert abs(index["R@5"] - exact["R@5"]) < 2.0
+  # All lists, and hardly a block left out. The order is no evidence: documents
+  # of an untrained encoder tie to 1e-6.
+  assert index["recall of exact"] == 100.0
+  assert exact["recall of exact"] is None
   assert 0 < index["scored"] <= 200
   shares = results["shares"]
   assert len(shares) == 2
