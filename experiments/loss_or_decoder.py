@@ -1,0 +1,212 @@
+r"""Loss or decoder: which of the two training through NNN owes its gain to.
+
+  python -m experiments.loss_or_decoder --config=configs/loss_or_decoder.py \
+    --workdir=runs/loss_or_decoder
+
+The NNN paper compares encoders that are trained with different losses. Here a
+frozen encoder gets an adapter on each side, trained in one of three ways:
+
+  InfoNCE       of inner products, each relevant document against the corpus
+  ranking loss  the paper's, of inner products: NNN's limit at l2 -> infinity
+  NNN           the same loss through the exact solver, once for each config.l2
+
+and every one is decoded with dense retrieval, MMR and exact NNN, the parameters
+of which validation chooses. Of a training the epoch counts that is best on
+validation, decoded as it is trained.
+
+Written under the work directory: `results.md`, `results.csv`, `results.json`.
+What is finished there is not done again; an interrupted training goes on from
+its last checkpoint.
+
+Reference: arXiv 2606.17910, section 3.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+from ml_collections import config_flags
+
+from experiments import adapted as adapted_lib
+from experiments import comparison, report
+from experiments import embeddings as embeddings_lib
+from nnn_jax import files
+from nnn_jax.data import pipeline
+from nnn_jax.decoders import nnn
+from nnn_jax.models import bi_encoder as bi_encoder_lib
+from nnn_jax.training import selection, stages
+
+METRICS = ("R@3", "R@5", "Comp@3", "Comp@5")
+_SPLITS = ("train", "validation", "test")
+Row = dict[str, Any]
+
+
+def with_splits(
+  dataset: pipeline.RetrievalDataset,
+) -> tuple[pipeline.RetrievalDataset, bool]:
+  """The data set with all three splits, and whether they are ours.
+
+  Where one is missing, all queries are drawn into 80, 10 and 10 %. Queries
+  without a relevant document are left out.
+  """
+
+  def take(queries, rows):
+    kept = [i for i in rows if len(queries.relevant[i])]
+    fields = queries.ids, queries.texts, queries.relevant
+    return pipeline.Queries(*([field[i] for i in kept] for field in fields))
+
+  ours = not set(_SPLITS) <= set(dataset.splits)
+  if ours:
+    parts = dataset.splits.values()
+    everything = pipeline.Queries(
+      [x for part in parts for x in part.ids],
+      [x for part in parts for x in part.texts],
+      [x for part in parts for x in part.relevant],
+    )
+    order = np.random.default_rng(0).permutation(len(everything))
+    cuts = [len(order) * 8 // 10, len(order) * 9 // 10]
+    rows = dict(zip(_SPLITS, np.split(order, cuts), strict=True))
+    splits = {name: take(everything, rows[name]) for name in _SPLITS}
+  else:
+    splits = {
+      name: take(queries, range(len(queries)))
+      for name, queries in dataset.splits.items()
+    }
+  return dataclasses.replace(dataset, splits=splits), ours
+
+
+def decoders(config: Any, num_docs: int) -> list[comparison.Method]:
+  """What every training is decoded with."""
+  stage = stages.NnnStage(solver="working_set", capacity=config.capacity)
+  # Decoded only: no gradient to keep anything for.
+  static = nnn.NnnConfig(solver=stage.decoder_config(num_docs).solver)
+  grid = selection.penalty_grid()
+  return [
+    comparison.METHODS["dense"],
+    comparison.METHODS["mmr"],
+    comparison.Method("NNN, exact", "", nnn.decode, static, grid),
+  ]
+
+
+def rows_of(
+  name: str,
+  encoded: embeddings_lib.Encoded,
+  dataset: pipeline.RetrievalDataset,
+  config: Any,
+  workdir: pathlib.Path,
+  done: Sequence[Row],
+) -> Iterator[list[Row]]:
+  """Yields the rows of each training and seed that is not among `done`."""
+  finished = {(row["data set"], row["training"], row["seed"]) for row in done}
+  num_docs = len(dataset.doc_ids)
+  methods = decoders(config, num_docs)
+
+  def measure(training: str, seed: int, params: Any) -> list[Row]:
+    adapted = adapted_lib.Adapted(encoded, params, config)
+    rows = []
+    for method in methods:
+      chosen = comparison.choose(method, adapted, dataset)
+      row, _, _ = comparison.measure(chosen, adapted.split(dataset, "test"))
+      about = {"data set": name, "training": training, "seed": seed}
+      rows.append(about | {k: row[k] for k in ("decoder", "parameters")})
+      rows[-1] |= {metric: row[metric] for metric in METRICS}
+    return rows
+
+  if (name, "none, frozen", 0) not in finished:
+    yield measure("none, frozen", 0, None)
+  for seed in config.seeds:
+    for training in adapted_lib.trainings(config, num_docs):
+      if (name, training.name, seed) in finished:
+        continue
+      slug = "".join(c if c.isalnum() else "-" for c in training.name)
+      folder = workdir / name.replace("/", "-").replace(":", "-") / slug
+      params = adapted_lib.train(
+        training,
+        encoded,
+        dataset,
+        config,
+        seed=seed,
+        folder=folder / f"seed-{seed}",
+      )
+      yield measure(training.name, seed, params)
+
+
+def table(rows: Sequence[Row], metrics: Sequence[str] = METRICS[2:]) -> str:
+  """A line a training, a cell a decoder: means over seeds, +- deviation."""
+  names = list(dict.fromkeys(row["training"] for row in rows))
+  columns = list(dict.fromkeys(row["decoder"] for row in rows))
+  lines = []
+  for name in names:
+    line = {"training": name}
+    for column in columns:
+      mine = [
+        row
+        for row in rows
+        if (row["training"], row["decoder"]) == (name, column)
+      ]
+      cells = []
+      for metric in metrics:
+        values = np.asarray([row[metric] for row in mine])
+        spread = f" +- {values.std(ddof=1):.1f}" if len(values) > 1 else ""
+        cells.append(f"{values.mean():.1f}{spread}")
+      line[column] = " / ".join(cells)
+    line["seeds"] = str(len(mine))
+    lines.append(line)
+  return report.markdown_table(lines, ["training", *columns, "seeds"])
+
+
+def write(workdir: pathlib.Path, rows: Sequence[Row], notes: Row) -> str:
+  """Writes the three files; returns the text."""
+  sections = []
+  for name in dict.fromkeys(row["data set"] for row in rows):
+    mine = [row for row in rows if row["data set"] == name]
+    title = f"### {name}{notes.get(name, '')}: {' / '.join(METRICS[2:])}"
+    sections.append(f"{title}\n\n{table(mine)}")
+  text = "\n\n".join(sections) + "\n"
+  columns = list(rows[0])
+  lines = [",".join(f'"{row[c]}"' for c in columns) for row in rows]
+  files.write(workdir / "results.md", text)
+  files.write(
+    workdir / "results.csv", "\n".join([",".join(columns), *lines]) + "\n"
+  )
+  report.write_json(workdir / "results.json", rows)
+  return text
+
+
+def main(argv: Sequence[str]) -> None:
+  """Entry point."""
+  if len(argv) > 1:
+    raise app.UsageError(f"Unknown arguments: {argv[1:]}")
+  config, workdir = flags.FLAGS.config, pathlib.Path(flags.FLAGS.workdir)
+  encoder = bi_encoder_lib.BiEncoder.from_pretrained(
+    config.encoder,
+    query_length=config.query_length,
+    document_length=config.document_length,
+  )
+  identity = f"{config.encoder}-{config.query_length}-{config.document_length}"
+  encoded = embeddings_lib.Encoded(encoder, identity, workdir / "embeddings")
+  path = workdir / "results.json"
+  rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+  notes, text = {}, ""
+  for name in config.datasets:
+    loaded = pipeline.load(name, manual_dir=dict(config.manual_dir).get(name))
+    dataset, ours = with_splits(loaded)
+    notes[name] = ", splits of 80/10/10 % of our own" if ours else ""
+    print(pipeline.describe(dataset))
+    for new in rows_of(name, encoded, dataset, config, workdir, rows):
+      rows += new
+      text = write(workdir, rows, notes)
+  print(text or write(workdir, rows, notes))
+
+
+if __name__ == "__main__":
+  # Here, so that a program can import this beside another experiment.
+  config_flags.DEFINE_config_file("config", "configs/loss_or_decoder.py")
+  flags.DEFINE_string("workdir", None, "Results.", required=True)
+  app.run(main)
