@@ -23,6 +23,7 @@ TRAIN = [
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11.20",
   "safetensors>=0.5",
+  "scikit-learn>=1.6",
   "scipy>=1.14",  # Its documentation is half of the embedded data set.
   "tensorboardX>=2.6",
   "tensorflow-datasets>=4.9.9",
@@ -39,7 +40,6 @@ TEST = [
   "nbmake>=1.5",
   "pytest>=8",
   "pytest-xdist>=3.6",
-  "scikit-learn>=1.6",
 ]
 # Peers that the benchmarks measure.
 BENCH = [
@@ -48,7 +48,6 @@ BENCH = [
   "langchain-core>=0.3",
   "pyseismic-lsr>=0.5.4",
   "pyversity>=0.2",
-  "scikit-learn>=1.6",
   "skglm>=0.5",
   "threadpoolctl>=3.5",
   "torch>=2.5",

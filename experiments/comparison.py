@@ -21,7 +21,7 @@ from nnn_jax.decoders import (
   seismic,
 )
 from nnn_jax.solvers import fista
-from nnn_jax.training import selection
+from nnn_jax.training import selection, stages
 
 
 class Method(NamedTuple):
@@ -89,6 +89,21 @@ METHODS = {
 
 # Of stages that are trained on request.
 OPTIONAL = ("colt", "mol", "sparse", "hypencoder")
+
+
+def exact_methods(num_docs: int, capacity: int = 256) -> list[Method]:
+  """Dense, MMR, and NNN by the exact solver, of one encoder.
+
+  The solver takes in all documents if they are at most twice its capacity.
+  """
+  stage = stages.NnnStage(solver="working_set", capacity=capacity)
+  # Decoded only: no gradient to keep anything for.
+  config = nnn.NnnConfig(solver=stage.decoder_config(num_docs).solver)
+  return [
+    METHODS["dense"],
+    METHODS["mmr"],
+    Method("NNN, exact", "dense", nnn.decode, config, selection.penalty_grid()),
+  ]
 
 
 class Chosen(NamedTuple):

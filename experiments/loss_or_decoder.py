@@ -23,7 +23,6 @@ Reference: arXiv 2606.17910, section 3.2.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -34,64 +33,13 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from experiments import adapted as adapted_lib
-from experiments import comparison, report
+from experiments import comparison, report, splits
 from experiments import embeddings as embeddings_lib
-from nnn_jax import files
 from nnn_jax.data import pipeline
-from nnn_jax.decoders import nnn
 from nnn_jax.models import bi_encoder as bi_encoder_lib
-from nnn_jax.training import selection, stages
 
 METRICS = ("R@3", "R@5", "Comp@3", "Comp@5")
-_SPLITS = ("train", "validation", "test")
 Row = dict[str, Any]
-
-
-def with_splits(
-  dataset: pipeline.RetrievalDataset,
-) -> tuple[pipeline.RetrievalDataset, bool]:
-  """The data set with all three splits, and whether they are ours.
-
-  Where one is missing, all queries are drawn into 80, 10 and 10 %. Queries
-  without a relevant document are left out.
-  """
-
-  def take(queries, rows):
-    kept = [i for i in rows if len(queries.relevant[i])]
-    fields = queries.ids, queries.texts, queries.relevant
-    return pipeline.Queries(*([field[i] for i in kept] for field in fields))
-
-  ours = not set(_SPLITS) <= set(dataset.splits)
-  if ours:
-    parts = dataset.splits.values()
-    everything = pipeline.Queries(
-      [x for part in parts for x in part.ids],
-      [x for part in parts for x in part.texts],
-      [x for part in parts for x in part.relevant],
-    )
-    order = np.random.default_rng(0).permutation(len(everything))
-    cuts = [len(order) * 8 // 10, len(order) * 9 // 10]
-    rows = dict(zip(_SPLITS, np.split(order, cuts), strict=True))
-    splits = {name: take(everything, rows[name]) for name in _SPLITS}
-  else:
-    splits = {
-      name: take(queries, range(len(queries)))
-      for name, queries in dataset.splits.items()
-    }
-  return dataclasses.replace(dataset, splits=splits), ours
-
-
-def decoders(config: Any, num_docs: int) -> list[comparison.Method]:
-  """What every training is decoded with."""
-  stage = stages.NnnStage(solver="working_set", capacity=config.capacity)
-  # Decoded only: no gradient to keep anything for.
-  static = nnn.NnnConfig(solver=stage.decoder_config(num_docs).solver)
-  grid = selection.penalty_grid()
-  return [
-    comparison.METHODS["dense"],
-    comparison.METHODS["mmr"],
-    comparison.Method("NNN, exact", "", nnn.decode, static, grid),
-  ]
 
 
 def rows_of(
@@ -105,7 +53,7 @@ def rows_of(
   """Yields the rows of each training and seed that is not among `done`."""
   finished = {(row["data set"], row["training"], row["seed"]) for row in done}
   num_docs = len(dataset.doc_ids)
-  methods = decoders(config, num_docs)
+  methods = comparison.exact_methods(num_docs, config.capacity)
 
   def measure(training: str, seed: int, params: Any) -> list[Row]:
     adapted = adapted_lib.Adapted(encoded, params, config)
@@ -169,12 +117,7 @@ def write(workdir: pathlib.Path, rows: Sequence[Row], notes: Row) -> str:
     title = f"### {name}{notes.get(name, '')}: {' / '.join(METRICS[2:])}"
     sections.append(f"{title}\n\n{table(mine)}")
   text = "\n\n".join(sections) + "\n"
-  columns = list(rows[0])
-  lines = [",".join(f'"{row[c]}"' for c in columns) for row in rows]
-  files.write(workdir / "results.md", text)
-  files.write(
-    workdir / "results.csv", "\n".join([",".join(columns), *lines]) + "\n"
-  )
+  report.write_csv(workdir / "results.csv", rows)
   report.write_json(workdir / "results.json", rows)
   return text
 
@@ -196,7 +139,7 @@ def main(argv: Sequence[str]) -> None:
   notes, text = {}, ""
   for name in config.datasets:
     loaded = pipeline.load(name, manual_dir=dict(config.manual_dir).get(name))
-    dataset, ours = with_splits(loaded)
+    dataset, ours = splits.with_splits(loaded)
     notes[name] = ", splits of 80/10/10 % of our own" if ours else ""
     print(pipeline.describe(dataset))
     for new in rows_of(name, encoded, dataset, config, workdir, rows):

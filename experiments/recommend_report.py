@@ -10,8 +10,6 @@ standard deviation over its seeds), and, where a run has gates,
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import pathlib
 from collections.abc import Sequence
@@ -86,7 +84,6 @@ def write(workdirs: Sequence[pathlib.Path], output: pathlib.Path) -> str:
   report.write_json(
     output / "results.json", [one for group in runs for one in group]
   )
-  text = io.StringIO()
   lines = [
     {
       "data set": one["settings"]["dataset"],
@@ -98,10 +95,7 @@ def write(workdirs: Sequence[pathlib.Path], output: pathlib.Path) -> str:
     for group in runs
     for one in group
   ]
-  writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(lines)
-  files.write(output / "results.csv", text.getvalue())
+  report.write_csv(output / "results.csv", lines)
   gated = [group for group in runs if "gates_used" in group[0]["history"][0]]
   if gated:
     draw_gates(gated, output / "gates.png")

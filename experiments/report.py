@@ -10,6 +10,7 @@ these files see encoded ids; `urllib.parse.unquote` gives the original back.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import numbers
@@ -205,6 +206,15 @@ def write_json(path: files.PathLike, obj: Any) -> None:
   """
   text = json.dumps(_plain(obj), indent=2, allow_nan=False, ensure_ascii=False)
   files.write(path, (text + "\n").encode())
+
+
+def write_csv(path: files.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Writes rows under the first one's columns; None is an empty cell."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  files.write(path, text.getvalue())
 
 
 def write_npy(path: files.PathLike, array: npt.ArrayLike) -> None:

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments import adapted, embeddings, loss_or_decoder
+from experiments import adapted, embeddings, loss_or_decoder, splits
 from nnn_jax.data import pipeline
 
 DIM, NUM_DOCS = 8, 24
@@ -37,14 +37,14 @@ def make_queries(num, seed):
 
 @pytest.fixture
 def dataset():
-  splits = {
+  parts = {
     name: make_queries(num, seed)
     for seed, (name, num) in enumerate(
       {"train": 64, "validation": 24, "test": 24}.items()
     )
   }
   docs = [str(i) for i in range(NUM_DOCS)]
-  return pipeline.RetrievalDataset("toy", docs, docs, splits, {})
+  return pipeline.RetrievalDataset("toy", docs, docs, parts, {})
 
 
 class Encoded:
@@ -109,7 +109,7 @@ def test_the_table_by_hand():
 
 
 def test_splits_of_our_own(dataset):
-  same, ours = loss_or_decoder.with_splits(dataset)
+  same, ours = splits.with_splits(dataset)
   assert not ours
   assert len(same.splits["train"]) == 64
   only = types.SimpleNamespace(
@@ -120,12 +120,12 @@ def test_splits_of_our_own(dataset):
   alone = pipeline.RetrievalDataset(
     "alone", ["d"], [""], {"validation": only}, {}
   )
-  split, ours = loss_or_decoder.with_splits(alone)
+  split, ours = splits.with_splits(alone)
   assert ours
   ids = [set(split.splits[n].ids) for n in ("train", "validation", "test")]
   assert set.union(*ids) == set("abcdefghij")  # The last has no document.
   assert sum(map(len, ids)) == 10
-  again, _ = loss_or_decoder.with_splits(alone)
+  again, _ = splits.with_splits(alone)
   assert again.splits["test"].ids == split.splits["test"].ids
 
 

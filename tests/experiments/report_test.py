@@ -146,3 +146,9 @@ def test_write_json_refuses_nan_and_keeps_the_old_file(tmp_path):
     report.write_json(path, {"loss": object()})
   assert json.loads(path.read_text()) == {"loss": 1.0}
   assert os.listdir(tmp_path) == ["result.json"]
+
+
+def test_csv(tmp_path):
+  path = tmp_path / "rows.csv"
+  report.write_csv(path, [{"a": 'x, "y"', "b": None}, {"a": 1, "b": 0.5}])
+  assert path.read_text() == 'a,b\n"x, ""y""",\n1,0.5\n'
