@@ -89,9 +89,10 @@ def draw(rows: Sequence[Row], title: str, path: pathlib.Path) -> None:
         x, y = ([row[column] for row in mine] for column in ("dim", metric))
         ax.plot(x, y, label=name, **drawing.look(n))
       ax.set_xscale("log", base=2)
+      ax.set_xticks(sorted({row["dim"] for row in rows}))
+      ax.xaxis.set_major_formatter("{x:.0f}")
       ax.set_xlabel("dimensions")
-      ax.set_ylabel(f"{metric}, in %")
-    figure.suptitle(title)
+      ax.set_title(f"{title}: {metric}, in %")
     drawing.legend(figure, axes[0])
     drawing.save(figure, path)
 
