@@ -58,13 +58,28 @@ _COLUMNS = (
   "index_mib",
 )
 _POSTINGS = {10_000: 50, 100_000: 100, 500_000: 200}
-_CUTS = ((1, 1.0), (2, 1.0), (3, 1.0), (3, 0.9), (5, 0.9), (8, 0.8))
+_CUTS = (
+  (1, 1.2),
+  (1, 1.1),
+  (1, 1.0),
+  (2, 1.1),
+  (2, 1.05),
+  (2, 1.0),
+  (3, 1.0),
+  (3, 0.9),
+  (5, 0.9),
+  (8, 0.8),
+)
+_ABLATION_CUTS = ((3, 1.0), (5, 0.9))
 _ROUTED = (
+  (1, 96, 12, 128, 64, 32, 24),
   (1, 128, 16, 192, 96, 32, 24),
   (2, 256, 24, 256, 128, 32, 24),
+  (2, 256, 28, 256, 144, 32, 24),
   (2, 256, 28, 320, 160, 32, 24),
   (2, 256, 32, 384, 192, 32, 24),
   (2, 384, 48, 512, 320, 32, 24),
+  (2, 384, 56, 640, 384, 32, 24),
   (2, 512, 64, 768, 448, 32, 24),
   (3, 512, 64, 1024, 512, 32, 32),
   (5, 768, 64, 1024, 512, 48, 48),
@@ -134,7 +149,7 @@ def ours(
   mib = sum(x.nbytes for x in jax.tree.leaves(index)) / 2**20
   about = {"build_s": build_s, "index_mib": mib}
   queries = seismic.SparseVector(world.coords, world.weights)
-  cuts = _CUTS[2:5:2] if label else _CUTS
+  cuts = _ABLATION_CUTS if label else _CUTS
   cells: list[tuple[str, seismic.Search, Any]] = [
     (f"native {c}, {f}", seismic.Sequential(cut=c, heap_factor=f), "native")
     for c, f in cuts

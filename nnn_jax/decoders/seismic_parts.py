@@ -74,13 +74,22 @@ def look_up(index, lists, coords):
   first, end = index.bucket_starts[bucket], index.bucket_starts[bucket + 1]
   wanted = jnp.stack([coords + jnp.zeros_like(first)] * 2)
   wanted = wanted.at[1].add(1)
-  low, high = jnp.stack([first, first]), jnp.stack([end, end])
-  for _ in range(index.max_bucket.bit_length()):
+
+  def halve(_, state):
+    low, high = state
     middle = (low + high) // 2
     entry = index.entry_coords.at[middle].get(mode="clip").astype(jnp.int32)
     less = (low < high) & (entry < wanted)
     low = jnp.where(less, middle + 1, low)
-    high = jnp.where(less, high, jnp.maximum(middle, low))
+    return low, jnp.where(less, high, jnp.maximum(middle, low))
+
+  # A loop: unrolled, XLA would compute all steps again in each use.
+  low, _ = jax.lax.fori_loop(
+    0,
+    index.max_bucket.bit_length(),
+    halve,
+    (jnp.stack([first, first]), jnp.stack([end, end])),
+  )
   return low[0], jnp.where(inside, low[1] - low[0], 0)
 
 

@@ -86,6 +86,7 @@ class Routed:
     if where is not None:
       listed &= where[docs]
     docs, listed, lost_docs = _distinct(docs, listed, self.num_docs)
+    docs = _touched(index, docs)
     prefix = slice(0, self.prefix)
     rows = index.indices[docs, prefix], index.values[docs, prefix]
     scores = sparse.products(panel, *rows)
@@ -124,6 +125,17 @@ def _distinct(docs, listed, num):
   total = rank[-1] + 1
   lost = jnp.maximum(total - num, 0) + jnp.sum(open_, dtype=jnp.int32)
   return kept, jnp.arange(num) < total, lost
+
+
+def _touched(index, docs):
+  """The same documents, once an entry of each was read.
+
+  A loop as short as this has many reads under way at once; `products`, which
+  would wait for each document's, then takes .6 of the time on CPU, this
+  included.
+  """
+  true = (index.indices[docs, 0] <= index.vocab) | (index.values[docs, 0] > 0)
+  return jnp.where(true, docs, 0)
 
 
 def _expand(starts, sizes, budget):
