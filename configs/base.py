@@ -24,6 +24,9 @@ def get_config() -> ml_collections.ConfigDict:
   config.dataset = "api_docs"
   config.data_dir = config_dict.placeholder(str)  # None: TFDS's own.
   config.manual_dir = config_dict.placeholder(str)  # None: download.
+  # Whether a data set that lacks a split has all its queries drawn into 80, 10
+  # and 10 %.
+  config.own_splits = False
   config.seed = 0
   config.batch_size = 64
   config.checkpoint_every = 50  # Steps.

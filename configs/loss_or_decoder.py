@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
   config.manual_dir = ml_collections.ConfigDict(
     {name: config_dict.placeholder(str) for name in names}
   )
+  config.trainings = "losses"  # See experiments.adapted.TRAININGS.
   config.encoder = "minilm"
   config.query_length = 64  # Tokens.
   config.document_length = 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,7 @@ class Training:
     decode: The decoder that validation uses while training.
     params: Its parameters.
     config: Its static choices.
+    learning_rate: Of AdamW, constant.
   """
 
   name: str
@@ -41,17 +43,21 @@ class Training:
   decode: Callable[..., Any]
   params: Any
   config: Any
+  learning_rate: float
 
 
-def trainings(config: Any, num_docs: int) -> list[Training]:
-  """All of them, the InfoNCE first."""
+_PLAIN = (dense.decode, (), dense.DenseConfig())
+
+
+def by_loss(config: Any, num_docs: int) -> list[Training]:
+  """Losses of inner products, and through the solver."""
   stage = stages.NnnStage(solver="working_set", capacity=config.capacity)
   static = stage.decoder_config(num_docs)
   ranking = partial(
     losses.nnn_ranking_loss, gamma=stage.gamma, temperature=stage.temperature
   )
   info_nce = partial(losses.info_nce, temperature=config.temperature)
-  plain = (dense.decode, (), dense.DenseConfig())
+  rate = config.learning_rate
 
   def of_products(loss, queries, corpus, batch):
     scores = linalg.matmul(queries, corpus.T)
@@ -69,15 +75,45 @@ def trainings(config: Any, num_docs: int) -> list[Training]:
     )
 
   found = [
-    Training("InfoNCE", partial(of_products, info_nce), *plain),
-    Training("ranking loss", partial(of_products, ranking), *plain),
+    Training("InfoNCE", partial(of_products, info_nce), *_PLAIN, rate),
+    Training("ranking loss", partial(of_products, ranking), *_PLAIN, rate),
   ]
   for l2 in config.l2:
     penalties = nnn.NnnParams(config.l1, l2)
     loss = partial(through_solver, penalties)
     name = f"NNN, l2 = {l2:g}"
-    found.append(Training(name, loss, nnn.decode, penalties, static))
+    found.append(Training(name, loss, nnn.decode, penalties, static, rate))
   return found
+
+
+def by_dense_settings(config: Any, num_docs: int) -> list[Training]:
+  """Dense training, as the stage does it: in-batch InfoNCE, in its settings."""
+  del num_docs
+
+  def in_batch(masked, temperature, queries, corpus, batch):
+    return retriever.in_batch_loss(
+      queries,
+      corpus[batch["positive"]],
+      batch["positive"],
+      batch["relevant"],
+      temperature=temperature,
+      mask_false_negatives=masked,
+    )
+
+  found = []
+  for masked, temperature, rate in itertools.product(
+    (False, True), config.temperatures, config.learning_rates
+  ):
+    name = f"{'' if masked else 'not '}masked, tau {temperature:g}, {rate:g}"
+    loss = partial(in_batch, masked, temperature)
+    found.append(Training(name, loss, *_PLAIN, rate))
+  return found
+
+
+TRAININGS: dict[str, Callable[[Any, int], list[Training]]] = {
+  "losses": by_loss,
+  "dense": by_dense_settings,
+}
 
 
 class Adapted(embeddings_lib.Encoded):
@@ -145,6 +181,7 @@ def train(
     query = rows[step]["query"]
     return {
       "query": query,
+      "positive": rows[step]["positive"],
       "queries": fit.queries[query],
       "labels": fit.labels[query],
       "relevant": relevant[query],
@@ -177,7 +214,7 @@ def train(
   )
   best, progress = loop.fit(
     task,
-    optax.adamw(config.learning_rate),
+    optax.adamw(training.learning_rate),
     folder=folder,
     num_epochs=config.num_epochs,
     patience=config.patience,

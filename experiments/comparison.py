@@ -20,7 +20,7 @@ from nnn_jax.decoders import (
   nnn,
   seismic,
 )
-from nnn_jax.solvers import fista
+from nnn_jax.solvers import fista, working_set
 from nnn_jax.training import selection, stages
 
 
@@ -65,6 +65,17 @@ METHODS = {
   # What of NNN-Tr's gain is the encoder's, and what the decoder's.
   "dense_tr": Method("dense, NNN-Tr encoder", "nnn_tr", *_DENSE),
   "nnn_tr": Method("NNN-Tr", "nnn_tr", *_NNN, selection.penalty_grid()),
+  "l1_tr": Method("L1-Tr", "l1_tr", *_NNN, selection.penalty_grid(l2=[0.0])),
+  "l2_tr": Method("L2-Tr", "l2_tr", *_NNN, selection.penalty_grid(l1=[0.0])),
+  # Through the optimum, with implicit gradients.
+  "dense_exact": Method("dense, exact NNN-Tr encoder", "nnn_exact", *_DENSE),
+  "nnn_exact": Method(
+    "NNN-Tr, exact",
+    "nnn_exact",
+    nnn.decode,
+    nnn.NnnConfig(solver=working_set.WorkingSet()),
+    selection.penalty_grid(),
+  ),
   # A query that was not trained on is its encoder's output: see models.colt.
   "colt": Method("COLT", "colt", *_DENSE),
   # Every item is scored: the corpora of the comparison are small.
@@ -88,7 +99,16 @@ METHODS = {
 }
 
 # Of stages that are trained on request.
-OPTIONAL = ("colt", "mol", "sparse", "hypencoder")
+OPTIONAL = (
+  "l1_tr",
+  "l2_tr",
+  "dense_exact",
+  "nnn_exact",
+  "colt",
+  "mol",
+  "sparse",
+  "hypencoder",
+)
 
 
 def exact_methods(num_docs: int, capacity: int = 256) -> list[Method]:
@@ -196,6 +216,9 @@ def scalars(params: Any) -> dict[str, float]:
   return {k: float(v) for k, v in values if np.ndim(v) == 0}
 
 
+COSINES = ("within relevant", "to nearest irrelevant", "query to relevant")
+
+
 def geometry(embeddings: embeddings_lib.Embeddings) -> dict[str, float]:
   """How alike a query's relevant documents are, and how they stand apart.
 
@@ -219,8 +242,7 @@ def geometry(embeddings: embeddings_lib.Embeddings) -> dict[str, float]:
     within = cosine[:, rows][~np.eye(len(rows), dtype=bool)]
     nearest = np.where(labels, -np.inf, cosine).max(axis=1)
     values.append((within.mean(), nearest.mean(), (relevant @ query).mean()))
-  names = ("within relevant", "to nearest irrelevant", "query to relevant")
-  return dict(zip(names, np.mean(values, axis=0).tolist(), strict=True))
+  return dict(zip(COSINES, np.mean(values, axis=0).tolist(), strict=True))
 
 
 def by_num_relevant(

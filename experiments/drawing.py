@@ -8,7 +8,8 @@ touches matplotlib's global state.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -18,6 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends import backend_agg
 
+from experiments import report
 from nnn_jax import files
 
 # Black stays free for reference lines; yellow is left out, too pale on white.
@@ -79,8 +81,21 @@ def log_ticks(ax: Axes, steps: Sequence[float]) -> None:
   ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
-def save(figure: matplotlib.figure.Figure, path: files.PathLike) -> None:
-  """Writes a PNG, atomically."""
+def save(
+  figure: matplotlib.figure.Figure,
+  path: files.PathLike,
+  rows: Sequence[Mapping[str, Any]] = (),
+) -> None:
+  """Writes a PNG, atomically, and what it shows as CSV beside it.
+
+  Args:
+    figure: The figure.
+    path: The PNG to write.
+    rows: Its data, one mapping a point; empty where a table of the experiment
+      holds them already, and no CSV is written.
+  """
   buffer = io.BytesIO()
   figure.savefig(buffer, format="png", dpi=150)
   files.write(path, buffer.getvalue())
+  if rows:
+    report.write_csv(pathlib.Path(path).with_suffix(".csv"), rows)

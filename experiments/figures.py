@@ -1,14 +1,14 @@
-"""Figures of the experiments, as PNG files.
+"""Figures of the comparisons, as PNG files with their data as CSV beside them.
 
 Metrics are passed as fractions, as `nnn_jax.metrics` returns them, and drawn
-in per cent. The figures are those of arXiv 2606.17910 (its Figures 2 to 4), and
-one of training; `drawing` has their looks.
+and written in per cent. The figures are those of arXiv 2606.17910 (its Figures
+2 to 4) and diversity against relevance; `training_curves` has the one of
+training, `drawing` their looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 import matplotlib.patches
@@ -99,7 +99,13 @@ def heat_map(
       image, ax=list(axes), label=f"{metric} (%)", pad=0.02,
       extend="min" if values.min() < low else "neither",
     )  # fmt: skip
-    drawing.save(figure, path)
+    rows = [
+      {"decoder": name, "l1": l1_values[i], "l2": l2_values[j], metric: value}
+      for name, grid in panels.items()
+      for (i, j), value in np.ndenumerate(100 * grid)
+      if np.isfinite(value)
+    ]
+    drawing.save(figure, path, rows)
 
 
 def steps_curve(
@@ -144,7 +150,14 @@ def steps_curve(
     ax.set_xlabel("solver steps (log scale)")
     ax.set_ylabel(f"{metric} (%)")
     drawing.legend(figure, ax)
-    drawing.save(figure, path)
+    rows = [
+      {"decoder": name, "steps": step, metric: 100 * value}
+      for name, (steps, values) in curves.items()
+      for step, value in zip(steps, values, strict=True)
+    ]
+    if dense is not None:
+      rows.append({"decoder": "dense", "steps": 0, metric: 100 * dense})
+    drawing.save(figure, path, rows)
 
 
 def by_num_relevant(
@@ -205,7 +218,13 @@ def by_num_relevant(
     ax.set_xlabel("relevant documents per query (number of queries)")
     ax.set_ylabel(f"{metric} (%), with interval")
     drawing.legend(figure, ax)
-    drawing.save(figure, path)
+    data = [
+      {"decoder": name, "relevant": key, "queries": counts[key]}
+      | dict(zip((metric, "low", "high"), 100 * np.array(ends), strict=True))
+      for name, rows in table.items()
+      for key, (*ends, _) in sorted(rows.items())
+    ]
+    drawing.save(figure, path, data)
 
 
 def pareto(
@@ -236,77 +255,10 @@ def pareto(
     for ax in (left, right):
       ax.set_xlabel("mean relevance")
     drawing.legend(figure, left)
-    drawing.save(figure, path)
-
-
-def training_curves(
-  records: Iterable[Mapping[str, Any]],
-  path: files.PathLike,
-  *,
-  loss: str = "loss",
-  validation: str = "comp@5",
-  metric: str = "validation Comp@5",
-) -> None:
-  """Draws the training loss and a validation metric against the step.
-
-  Args:
-    records: mappings with "step" and either or both of the keys below, such as
-      the lines of a metrics JSONL file; others are passed over.
-    path: the PNG to write.
-    loss: the key of the training loss.
-    validation: the key of the validation metric, a fraction.
-    metric: what to call it.
-
-  Raises:
-    ValueError: if no record has a step and one of the keys.
-  """
-  records = list(records)
-
-  def series(key: str) -> tuple[np.ndarray, np.ndarray]:
-    points = [(r["step"], r[key]) for r in records if "step" in r and key in r]
-    steps, values = np.asarray(points, float).reshape(-1, 2).T
-    order = np.argsort(steps, kind="stable")
-    return steps[order], values[order]
-
-  losses, scores = series(loss), series(validation)
-  if not losses[0].size and not scores[0].size:
-    raise ValueError(
-      f'no record has "step" and {loss!r} or {validation!r}: nothing to draw'
-    )
-  with matplotlib.rc_context(drawing.STYLE):
-    figure = drawing.figure(6.0, 4.6)
-    top, bottom = figure.subplots(2, 1, sharex=True)
-    many = losses[0].size > 60  # One noisy line: a mean over it reads better.
-    top.plot(
-      *losses, color=drawing.COLORS[0], linewidth=0.8 if many else 1.8,
-      alpha=0.45 if many else 1.0, label="each record",
-    )  # fmt: skip
-    if many:
-      window = losses[0].size // 20
-      mean = np.convolve(losses[1], np.ones(window) / window, mode="valid")
-      centres = losses[0][window // 2 :][: mean.size]
-      top.plot(
-        centres, mean, color=drawing.COLORS[0], label=f"mean of {window}"
-      )
-      top.legend(loc="upper right")
-    top.set_ylabel("training loss")
-    bottom.plot(scores[0], 100 * scores[1], **drawing.look(1))
-    if np.isfinite(scores[1]).any():
-      best = int(np.nanargmax(scores[1]))
-      at, value = scores[0][best], 100 * scores[1][best]
-      bottom.plot(
-        at, value, linestyle="none", marker="*", color="black", markersize=11,
-        label=f"best: {value:.1f} % (step {at:,.0f})",
-      )  # fmt: skip
-      bottom.legend(loc="lower right")
-    bottom.set_ylabel(f"{metric} (%)")
-    bottom.set_xlabel("step (optimiser updates)")
-    bottom.xaxis.set_major_formatter(
-      matplotlib.ticker.StrMethodFormatter("{x:,.0f}")
-    )
-    for ax, (steps, _) in ((top, losses), (bottom, scores)):
-      if not steps.size:
-        ax.set_yticks([])
-        ax.text(0.5, 0.5, "no records", ha="center", transform=ax.transAxes)
-    figure.align_ylabels()
-    drawing.save(figure, path)
+    columns = "relevance", "ILAD", "aspect recall"
+    rows = [
+      {"decoder": name} | dict(zip(columns, point, strict=True))
+      for name, points in curves.items()
+      for point in points
+    ]
+    drawing.save(figure, path, rows)

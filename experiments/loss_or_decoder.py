@@ -12,7 +12,11 @@ frozen encoder gets an adapter on each side, trained in one of three ways:
 
 and every one is decoded with dense retrieval, MMR and exact NNN, the parameters
 of which validation chooses. Of a training the epoch counts that is best on
-validation, decoded as it is trained.
+validation, decoded as it is trained. Beside it stand cosines of documents,
+which say what NNN and MMR can gain: see `comparison.geometry`.
+
+With --config=configs/dense_training.py the trainings are dense ones that differ
+in whether false negatives are masked, in temperature and in learning rate.
 
 Written under the work directory: `results.md`, `results.csv`, `results.json`.
 What is finished there is not done again; an interrupted training goes on from
@@ -54,22 +58,25 @@ def rows_of(
   finished = {(row["data set"], row["training"], row["seed"]) for row in done}
   num_docs = len(dataset.doc_ids)
   methods = comparison.exact_methods(num_docs, config.capacity)
+  trainings = adapted_lib.TRAININGS[config.trainings](config, num_docs)
 
   def measure(training: str, seed: int, params: Any) -> list[Row]:
     adapted = adapted_lib.Adapted(encoded, params, config)
     rows = []
+    test = adapted.split(dataset, "test")
+    cosines = comparison.geometry(test)
     for method in methods:
       chosen = comparison.choose(method, adapted, dataset)
-      row, _, _ = comparison.measure(chosen, adapted.split(dataset, "test"))
+      row, _, _ = comparison.measure(chosen, test)
       about = {"data set": name, "training": training, "seed": seed}
       rows.append(about | {k: row[k] for k in ("decoder", "parameters")})
-      rows[-1] |= {metric: row[metric] for metric in METRICS}
+      rows[-1] |= {metric: row[metric] for metric in METRICS} | cosines
     return rows
 
   if (name, "none, frozen", 0) not in finished:
     yield measure("none, frozen", 0, None)
   for seed in config.seeds:
-    for training in adapted_lib.trainings(config, num_docs):
+    for training in trainings:
       if (name, training.name, seed) in finished:
         continue
       slug = "".join(c if c.isalnum() else "-" for c in training.name)
@@ -86,7 +93,10 @@ def rows_of(
 
 
 def table(rows: Sequence[Row], metrics: Sequence[str] = METRICS[2:]) -> str:
-  """A line a training, a cell a decoder: means over seeds, +- deviation."""
+  """A line a training, a cell a decoder: means over seeds, +- deviation.
+
+  Cosines are of the test queries with two or more relevant documents.
+  """
   names = list(dict.fromkeys(row["training"] for row in rows))
   columns = list(dict.fromkeys(row["decoder"] for row in rows))
   lines = []
@@ -98,15 +108,15 @@ def table(rows: Sequence[Row], metrics: Sequence[str] = METRICS[2:]) -> str:
         for row in rows
         if (row["training"], row["decoder"]) == (name, column)
       ]
-      cells = []
-      for metric in metrics:
-        values = np.asarray([row[metric] for row in mine])
-        spread = f" +- {values.std(ddof=1):.1f}" if len(values) > 1 else ""
-        cells.append(f"{values.mean():.1f}{spread}")
-      line[column] = " / ".join(cells)
+      line[column] = " / ".join(
+        report.mean_and_spread([row[metric] for row in mine])
+        for metric in metrics
+      )
+    for cosine in comparison.COSINES:
+      line[cosine] = f"{np.mean([row[cosine] for row in mine]):.2f}"
     line["seeds"] = str(len(mine))
     lines.append(line)
-  return report.markdown_table(lines, ["training", *columns, "seeds"])
+  return report.markdown_table(lines, list(lines[0]))
 
 
 def write(workdir: pathlib.Path, rows: Sequence[Row], notes: Row) -> str:

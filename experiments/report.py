@@ -194,6 +194,18 @@ def markdown_table(
   return line(header) + line(rule) + "".join(line(row) for row in cells)
 
 
+def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
+  """The mean, and the standard deviation if there are several.
+
+  >>> mean_and_spread([1.0, 3.0]), mean_and_spread([2.0])
+  ('2.0 +- 1.4', '2.0')
+  """
+  mean = f"{np.mean(values):.{digits}f}"
+  if len(values) < 2:
+    return mean
+  return f"{mean} +- {np.std(values, ddof=1):.{digits}f}"
+
+
 def write_json(path: files.PathLike, obj: Any) -> None:
   """Writes JSON: numpy and JAX scalars and arrays, paths, named tuples.
 

@@ -1,8 +1,9 @@
 """Trains a dense bi-encoder, then the same encoder through the NNN solver.
 
 With --stages, other retrievers from the same initial encoder: a mixture of
-logits (mol), a sparse encoder (sparse), a Hypencoder (hypencoder), and COLT
-from the dense stage.
+logits (mol), a sparse encoder (sparse), a Hypencoder (hypencoder); and from the
+dense stage COLT (colt), and NNN without l2 (l1_tr), without l1 (l2_tr) and
+through the exact solver (nnn_exact).
 
   python -m experiments.train --config=configs/api_docs.py --workdir=runs/demo
   ... --config.dense.num_epochs=2 --stages=dense
@@ -25,24 +26,11 @@ from absl import app, flags, logging
 from flax import nnx
 from ml_collections import config_flags
 
-from experiments import train_stages
+from experiments import splits, train_stages
 from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.models import fetch, text_encoder, tokenization
-
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Settings.")
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Where results go.", required=True
-)
-_STAGES = flags.DEFINE_list(
-  "stages",
-  ["dense", "nnn_tr"],
-  f"Stages to run, of {', '.join(train_stages.STAGES)}.",
-)
-_DEBUG_CHECKS = flags.DEFINE_bool(
-  "debug_checks", False, "Name the operation that makes a NaN; slow."
-)
 
 BiEncoder = bi_encoder_lib.BiEncoder
 
@@ -117,12 +105,27 @@ def check_settings(
     files.write(path, json.dumps(settings, indent=2))
 
 
+def load_dataset(
+  config: ml_collections.ConfigDict,
+) -> pipeline.RetrievalDataset:
+  """The data set of the settings, with splits of our own if they say so."""
+  dataset = pipeline.load(
+    config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
+  )
+  return splits.with_splits(dataset)[0] if config.own_splits else dataset
+
+
 def train(
   config: ml_collections.ConfigDict,
   workdir: pathlib.Path,
   stage_names: Sequence[str] = ("dense", "nnn_tr"),
+  *,
+  debug_checks: bool = False,
 ) -> None:
-  """Runs the stages in their order; nnn_tr and colt need dense, and run it."""
+  """Runs the stages in their order.
+
+  Those of `train_stages.FROM_DENSE` start from the dense stage, and run it.
+  """
   unknown = set(stage_names) - set(train_stages.STAGES)
   if unknown:
     raise ValueError(
@@ -130,17 +133,16 @@ def train(
       f"{sorted(unknown)}."
     )
   check_settings(config, workdir)
-  dataset = pipeline.load(
-    config.dataset, data_dir=config.data_dir, manual_dir=config.manual_dir
-  )
+  dataset = load_dataset(config)
   print(pipeline.describe(dataset))
   missing = {"train", "validation"} - set(dataset.splits)
   if missing:
     raise ValueError(
       f"dataset {dataset.name} has no {' and no '.join(sorted(missing))} "
-      f"split to train with; it has {', '.join(dataset.splits) or 'none'}."
+      f"split to train with; it has {', '.join(dataset.splits) or 'none'}: "
+      "--config.own_splits=True draws 80/10/10 % of all its queries."
     )
-  run = train_stages.Run(config, dataset, workdir, _DEBUG_CHECKS.value)
+  run = train_stages.Run(config, dataset, workdir, debug_checks)
   initial = initial_bi_encoder(config, dataset)
   wanted = set(stage_names)
   if wanted & train_stages.FROM_DENSE:
@@ -156,9 +158,26 @@ def main(argv: Sequence[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
-  train(_CONFIG.value, pathlib.Path(_WORKDIR.value), _STAGES.value)
+  values = flags.FLAGS
+  train(
+    values.config,
+    pathlib.Path(values.workdir),
+    values.stages,
+    debug_checks=values.debug_checks,
+  )
 
 
 if __name__ == "__main__":
+  # Here, so that a program can import this beside another experiment.
+  config_flags.DEFINE_config_file("config", None, "Settings.")
   flags.mark_flag_as_required("config")
+  flags.DEFINE_string("workdir", None, "Where results go.", required=True)
+  flags.DEFINE_list(
+    "stages",
+    ["dense", "nnn_tr"],
+    f"Stages to run, of {', '.join(train_stages.STAGES)}.",
+  )
+  flags.DEFINE_bool(
+    "debug_checks", False, "Name the operation that makes a NaN; slow."
+  )
   app.run(main)

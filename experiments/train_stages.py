@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable
@@ -165,9 +166,11 @@ def nnn_penalties(
   return best
 
 
-def train_nnn(run: Run, dense: BiEncoder) -> BiEncoder:
-  """The stage "nnn_tr"."""
-  settings = run.config.nnn_tr.to_dict()
+def train_nnn(
+  run: Run, dense: BiEncoder, name: str = "nnn_tr", **fixed: Any
+) -> BiEncoder:
+  """The stage "nnn_tr", or one of its settings but for what is `fixed`."""
+  settings = run.config.nnn_tr.to_dict() | fixed
   l1, l2 = settings.pop("l1"), settings.pop("l2")
   stage = stages.NnnStage(**settings)
   dim = dense.query_encoder.config.dim
@@ -187,7 +190,7 @@ def train_nnn(run: Run, dense: BiEncoder) -> BiEncoder:
       adapter=nnx.merge(nnx.split(adapter)[0], params["adapter"]),
     )
 
-  return run.run("nnn_tr", make_task, make_result, stage)
+  return run.run(name, make_task, make_result, stage)
 
 
 def train_colt(run: Run, dense: BiEncoder) -> Any:
@@ -266,7 +269,12 @@ STAGES: dict[str, Callable[[Run, Any], Any]] = {
   "sparse": train_sparse,
   "colt": train_colt,
   "nnn_tr": train_nnn,
+  "l1_tr": functools.partial(train_nnn, name="l1_tr", l2=0.0),
+  "l2_tr": functools.partial(train_nnn, name="l2_tr", l1=0.0),
+  "nnn_exact": functools.partial(
+    train_nnn, name="nnn_exact", solver="working_set"
+  ),
   "hypencoder": train_hypencoder,
 }
 # The others start from the initial encoder.
-FROM_DENSE = {"colt", "nnn_tr"}
+FROM_DENSE = {"colt", "nnn_tr", "l1_tr", "l2_tr", "nnn_exact"}

@@ -109,7 +109,7 @@ def test_rows_are_plausible(results):
 def test_figures_are_png(evaluated, titles, beir):
   folder = evaluated[0] / "evaluation" / "figures"
   first = slug(f"beir:{beir}")
-  assert sorted(path.name for path in folder.iterdir()) == sorted(
+  assert sorted(path.name for path in folder.glob("*.png")) == sorted(
     [
       *(f"{slug(title)}-by_num_relevant.png" for title in titles),
       f"{first}-penalties.png",
@@ -118,7 +118,8 @@ def test_figures_are_png(evaluated, titles, beir):
       "nnn_tr-training.png",
     ]
   )
-  for path in folder.iterdir():
+  for path in folder.glob("*.png"):
+    assert path.with_suffix(".csv").exists()
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 

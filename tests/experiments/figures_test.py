@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from experiments import figures
+from experiments import figures, training_curves
 
 PENALTIES = [0.01, 0.03, 0.06, 0.1, 0.3, 0.6, 1.0]
 
@@ -38,7 +38,7 @@ def _draw_all(folder):
   )
   records = [{"step": i, "loss": 1 / (1 + i)} for i in range(100)]
   records += [{"step": 50, "comp@5": 0.3}, {"step": 99, "comp@5": 0.4}]
-  figures.training_curves(records, folder / "train.png")
+  training_curves.draw(records, folder / "train.png")
   curve = [(0.5, 0.4, 0.2), (0.4, 0.6, 0.3)]
   figures.pareto({"MMR": curve, "diversity": curve}, folder / "pareto.png")
 
@@ -46,7 +46,7 @@ def _draw_all(folder):
 def test_draws_png_files_and_no_global_state(tmp_path):
   before = dict(matplotlib.rcParams)
   _draw_all(tmp_path / "new")
-  sizes = {p.name: _size(p) for p in (tmp_path / "new").iterdir()}
+  sizes = {p.name: _size(p) for p in (tmp_path / "new").glob("*.png")}
   assert set(sizes) == {
     "heat.png",
     "steps.png",
@@ -56,6 +56,28 @@ def test_draws_png_files_and_no_global_state(tmp_path):
   }
   assert all(width >= 600 and height >= 300 for width, height in sizes.values())
   assert dict(matplotlib.rcParams) == before
+  for name in sizes:
+    assert (tmp_path / "new" / name).with_suffix(".csv").exists()
+
+
+def test_the_data_stand_beside_the_figure(tmp_path):
+  _draw_all(tmp_path)
+  lines = (tmp_path / "steps.csv").read_text().splitlines()
+  assert lines == [
+    "decoder,steps,Comp@5",
+    "NNN-Fix,1,10.0",
+    "NNN-Fix,10,40.0",
+    "NNN-Fix,50,50.0",
+    "one,5,30.0",
+    "dense,0,30.0",
+  ]
+  first = (tmp_path / "num.csv").read_text().splitlines()[:2]
+  assert first == [
+    "decoder,relevant,queries,Comp@5,low,high",
+    "dense,2,1200,50.0,40.0,60.0",
+  ]
+  # One of the 2 x 49 cells was not measured.
+  assert len((tmp_path / "heat.csv").read_text().splitlines()) == 1 + 2 * 48
 
 
 def test_does_not_import_pyplot():
@@ -74,12 +96,12 @@ def test_flat_heat_map(tmp_path, value):
 
 
 def test_training_curves_with_one_series(tmp_path):
-  figures.training_curves([{"step": 1, "loss": 2.0}], tmp_path / "a.png")
-  figures.training_curves(
+  training_curves.draw([{"step": 1, "loss": 2.0}], tmp_path / "a.png")
+  training_curves.draw(
     [{"step": 1, "valid": 0.5}, {"step": 2, "note": "x"}],
     tmp_path / "b.png", validation="valid",
   )  # fmt: skip
-  assert {p.name for p in tmp_path.iterdir()} == {"a.png", "b.png"}
+  assert {p.name for p in tmp_path.glob("*.png")} == {"a.png", "b.png"}
 
 
 def test_errors(tmp_path):
@@ -107,5 +129,5 @@ def test_errors(tmp_path):
   with pytest.raises(ValueError, match="table is empty"):
     figures.by_num_relevant({"a": {}}, path)
   with pytest.raises(ValueError, match="no record has"):
-    figures.training_curves([{"step": 1}], path)
+    training_curves.draw([{"step": 1}], path)
   assert not path.exists()

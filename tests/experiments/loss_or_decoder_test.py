@@ -6,11 +6,18 @@ import types
 import numpy as np
 import pytest
 
-from experiments import adapted, embeddings, loss_or_decoder, splits
+from experiments import (
+  adapted,
+  comparison,
+  embeddings,
+  loss_or_decoder,
+  splits,
+)
 from nnn_jax.data import pipeline
 
 DIM, NUM_DOCS = 8, 24
 CONFIG = types.SimpleNamespace(
+  trainings="losses",
   seeds=(0,),
   batch_size=16,
   num_epochs=10,
@@ -101,11 +108,32 @@ def test_every_training_with_every_decoder_and_nothing_twice(dataset, tmp_path):
 def test_the_table_by_hand():
   rows = [
     {"training": "a", "decoder": "dense", "Comp@3": x, "Comp@5": y}
+    | dict.fromkeys(comparison.COSINES, y / 100)
     for x, y in ((10.0, 30.0), (20.0, 30.0))
   ]
   line = loss_or_decoder.table(rows).splitlines()[-1]
   cells = [cell.strip() for cell in line.strip("|").split("|")]
-  assert cells == ["a", "15.0 +- 7.1 / 30.0 +- 0.0", "2"]
+  means = "15.0 +- 7.1 / 30.0 +- 0.0"
+  assert cells == ["a", means, "0.30", "0.30", "0.30", "2"]
+
+
+def test_dense_trainings_differ_in_mask_temperature_and_rate(dataset, tmp_path):
+  config = types.SimpleNamespace(**vars(CONFIG))
+  config.trainings = "dense"
+  config.temperatures, config.learning_rates = (0.05,), (1e-2, 2e-2)
+  found = loss_or_decoder.rows_of(
+    "toy", Encoded(), dataset, config, tmp_path, []
+  )
+  rows = [row for rows in found for row in rows if row["decoder"] == "dense"]
+  assert [row["training"] for row in rows] == [
+    "none, frozen",
+    "not masked, tau 0.05, 0.01",
+    "not masked, tau 0.05, 0.02",
+    "masked, tau 0.05, 0.01",
+    "masked, tau 0.05, 0.02",
+  ]
+  # Each moves the documents, and each elsewhere.
+  assert len({row["within relevant"] for row in rows}) == 5
 
 
 def test_splits_of_our_own(dataset):
