@@ -31,7 +31,7 @@ from nnn_jax import files
 from nnn_jax.data import sequences
 from nnn_jax.models import hstu, mol, sasrec
 from nnn_jax.models import recommender as recommender_lib
-from nnn_jax.training import loop, recommend
+from nnn_jax.training import loop, ranking, recommend
 
 Recommender = recommender_lib.Recommender
 _SEQUENCE: dict[str, Any] = {
@@ -102,11 +102,11 @@ def run(
   seconds = time.time() - start
   trained = nnx.merge(nnx.split(model)[0], params)
   test = sequences.leave_one_out(dataset, "test")
-  ranks = recommend.rank_targets(trained, test)
+  ranks = ranking.rank_targets(trained, test)
   results = {
     "settings": settings,
     "seed": seed,
-    "test": recommend.summarize(ranks),
+    "test": ranking.summarize(ranks),
     "num_users": len(test),
     "num_items": dataset.num_items,
     "timestamps": dataset.timestamps is not None,

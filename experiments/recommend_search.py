@@ -32,7 +32,7 @@ from nnn_jax.core import mixture
 from nnn_jax.data import sequences
 from nnn_jax.decoders import mol
 from nnn_jax.models import recommender as recommender_lib
-from nnn_jax.training import recommend
+from nnn_jax.training import ranking
 
 K = 10
 SEARCHES: dict[str, mol.Search] = {
@@ -181,7 +181,7 @@ def main(argv: Sequence[str]) -> None:
   size = min(values.num_users, len(test))
   chosen = np.sort(rng.choice(len(test), size=size, replace=False))
   asked = requests(model, test.take(chosen))
-  items = recommend.item_index(model)
+  items = ranking.item_index(model)
   sides = mixture.QuerySide(asked.components, asked.gate)
   mol_worlds.save(
     output / "world",

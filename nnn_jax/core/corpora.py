@@ -108,6 +108,28 @@ class Grouped(Protocol):
     ...
 
 
+@runtime_checkable
+class Neighboured(Protocol):
+  """A pytree of documents with a graph; `indexes.neighbours` builds it.
+
+  Attributes:
+    neighbours: `[num_docs, degree]` int32, -1 where fewer.
+    entries: `[num_entries]` int32, where a walk begins.
+  """
+
+  neighbours: jax.Array
+  entries: jax.Array
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """(num_docs, dim)."""
+    ...
+
+  def rows(self, indices: types.Array) -> jax.Array:
+    """The embeddings `[num_indices, dim]`, in the compute dtype."""
+    ...
+
+
 class Stored:
   """What an index has that keeps the embeddings in corpus order.
 

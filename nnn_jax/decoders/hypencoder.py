@@ -20,14 +20,14 @@ import jax.numpy as jnp
 
 from nnn_jax import types
 from nnn_jax.core import checks, corpora, linalg, qnet, sharding
-from nnn_jax.decoders import hypencoder_search
+from nnn_jax.decoders import hypencoder_search, hypencoder_walk
 
 # The weights, and the searches, are part of this module's interface.
 QNet = qnet.QNet
 Exhaustive = hypencoder_search.Exhaustive
 Clusters = hypencoder_search.Clusters
 Certified = hypencoder_search.Certified
-Graph = hypencoder_search.Graph
+Graph = hypencoder_walk.Graph
 Search = Exhaustive | Clusters | Certified | Graph
 
 
@@ -129,7 +129,7 @@ def decode(
       f"{query.widths[0]}: both must come from one model."
     )
   where = checks.check_where(where)
-  if not isinstance(corpus, corpora.Grouped | hypencoder_search.Neighboured):
+  if not isinstance(corpus, corpora.Grouped | corpora.Neighboured):
     corpus = jnp.asarray(corpus)
     dtype = linalg.compute_dtype(query.output, corpus)
     query = jax.tree.map(lambda x: x.astype(dtype), query)

@@ -10,7 +10,7 @@ from experiments import recommend as experiment
 from experiments import recommend_report, recommend_search
 from nnn_jax.data import sequences
 from nnn_jax.models import recommender as recommender_lib
-from nnn_jax.training import loop, recommend
+from nnn_jax.training import loop, ranking, recommend
 
 CONFIG = "--config=configs/recommend.py:"
 TINY = {
@@ -146,7 +146,7 @@ def test_the_command_from_nothing_to_figures(commands, tmp_path):
   results = json.loads((workdir / "seed-0" / "results.json").read_text())
   assert (results["num_users"], results["targets_seen_before"]) == (1000, 0)
   ranks = np.load(workdir / "seed-0" / "test_ranks.npy")
-  assert recommend.summarize(ranks) == results["test"]
+  assert ranking.summarize(ranks) == results["test"]
   again, _ = commands.run("recommend", *arguments, "--seeds=0,1")
   # Finished seeds are read, not trained again.
   assert again == out[out.index("| data set") :]
@@ -162,7 +162,7 @@ def test_the_command_from_nothing_to_figures(commands, tmp_path):
   dataset = sequences.load("synthetic_interests", data_dir=tmp_path / "data")
   test = sequences.leave_one_out(dataset, "test")
   np.testing.assert_array_equal(
-    recommend.rank_targets(model, test),
+    ranking.rank_targets(model, test),
     np.load(workdir / "seed-1" / "test_ranks.npy"),
   )
   out, _ = commands.run(
@@ -179,8 +179,8 @@ def test_the_command_from_nothing_to_figures(commands, tmp_path):
     assert row["recall"] == 1.0 or row["certified"] < 1.0
   # The hit rate of a search over all unseen items is that of the ranks.
   asked = recommend_search.requests(model, test)
-  items = recommend.item_index(model)
+  items = ranking.item_index(model)
   brute = recommend_search.measure(model, items, asked, batch_size=500)[0]
-  hits = recommend.summarize(recommend.rank_targets(model, test))["hr@10"]
+  hits = ranking.summarize(ranking.rank_targets(model, test))["hr@10"]
   assert brute["hit rate"] == pytest.approx(hits, abs=2e-3)
   assert (tmp_path / "search" / "world" / "items.npz").exists()

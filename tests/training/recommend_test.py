@@ -12,7 +12,7 @@ from flax import nnx
 from nnn_jax.data import sequences
 from nnn_jax.data.synthetic_interests import world
 from nnn_jax.models import hstu, mol, recommender, sasrec
-from nnn_jax.training import loop, recommend
+from nnn_jax.training import loop, ranking, recommend
 
 LENGTH, DIM, NUM_ITEMS = 8, 8, 60
 STAGE = recommend.RecommendStage(
@@ -65,12 +65,12 @@ def test_ranks_by_hand():
   indices = jnp.array([4, 2, 0, 1, -1])
   scores = jnp.array([9.0, 5.0, 5.0, 5.0, -jnp.inf])
   ranks = [
-    float(recommend.target_ranks(indices, scores, jnp.int32(t)))
+    float(ranking.target_ranks(indices, scores, jnp.int32(t)))
     for t in (4, 2, 0, 1, 3, -1)
   ]
   # Equal scores have equal ranks; what is not there, padding too, is a miss.
   assert ranks == [1.0, 3.0, 3.0, 3.0, np.inf, np.inf]
-  values = recommend.summarize(np.array([1.0, 10.0, 10.5, np.inf]))
+  values = ranking.summarize(np.array([1.0, 10.0, 10.5, np.inf]))
   assert (values["hr@1"], values["hr@10"], values["hr@50"]) == (0.25, 0.5, 0.75)
   assert values["mrr"] == pytest.approx((1 + 0.1 + 1 / 10.5) / 4)
 
@@ -79,7 +79,7 @@ def test_a_model_that_scores_all_alike_is_not_rewarded(dataset):
   model = new("dot")
   model.sequence.embedding.table[...] *= 0
   test = sequences.leave_one_out(dataset, "test")
-  ranks = recommend.rank_targets(model, test, remove_seen=False)
+  ranks = ranking.rank_targets(model, test, remove_seen=False)
   # Wherever the target stands in the catalogue, it is in the middle.
   assert (ranks == (NUM_ITEMS + 1) / 2).all()
 
@@ -109,18 +109,18 @@ def test_ranks_are_those_of_all_scores(kind, dataset):
         row[items - 1] = -np.inf
     own = allowed[np.arange(len(test)), test.targets - 1]
     expected = 1 + (allowed > own[:, None]).sum(axis=1)
-    got = recommend.rank_targets(model, test, remove_seen=remove_seen)
+    got = ranking.rank_targets(model, test, remove_seen=remove_seen)
     np.testing.assert_array_equal(got, expected)
 
 
 def test_a_target_in_the_history_is_a_miss_of_the_seen_filter(dataset):
   test = sequences.leave_one_out(dataset, "test").take(np.array([0, 1]))
   test.items[0] = np.append(test.items[0], test.targets[0])
-  ranks = recommend.rank_targets(new("dot"), test)
+  ranks = ranking.rank_targets(new("dot"), test)
   assert np.isinf(ranks[0])
   assert np.isfinite(ranks[1])
   assert np.isfinite(
-    recommend.rank_targets(new("dot"), test, remove_seen=False)
+    ranking.rank_targets(new("dot"), test, remove_seen=False)
   ).all()
 
 
@@ -129,7 +129,7 @@ def test_an_empty_history_ranks_without_nan(dataset):
   test.items[0] = np.zeros(0, np.int32)
   test.timestamps[0] = np.zeros(0, np.int64)
   for kind in ("dot", "mol"):
-    (rank,) = recommend.rank_targets(new(kind, "hstu"), test)
+    (rank,) = ranking.rank_targets(new(kind, "hstu"), test)
     assert 1 <= rank <= NUM_ITEMS
 
 
@@ -255,8 +255,8 @@ def test_a_resumed_run_is_the_whole_run(kind, model, epochs, dataset, tmp_path):
 
 def test_gate_usage(dataset):
   test = sequences.leave_one_out(dataset, "test")
-  assert recommend.gate_usage(new("dot"), test) == {}
-  usage = recommend.gate_usage(new("mol"), test)
+  assert ranking.gate_usage(new("dot"), test) == {}
+  usage = ranking.gate_usage(new("mol"), test)
   shares = [usage.pop(f"gate_{n:02d}") for n in range(4)]
   assert sum(shares) == pytest.approx(1.0, abs=1e-5)
   assert sorted(usage) == ["gates_per_pair", "gates_used"]
