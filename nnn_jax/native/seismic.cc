@@ -63,10 +63,11 @@ inline float Product(const float* panel, const uint16_t* at,
 }
 #endif
 
-inline void Prefetch(const void* start, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(static_cast<const char*>(start) + i);
-  }
+// Reads ahead. Loads, since a prefetch is dropped where the page has no entry in
+// the TLB, which is so for most rows of a large index.
+inline void Touch(const void* start, int64_t bytes) {
+  const volatile char* line = static_cast<const volatile char*>(start);
+  for (int64_t i = 0; i < bytes; i += 64) (void)line[i];
 }
 
 template <typename I, typename V, typename C>
@@ -85,10 +86,28 @@ struct Index {
                    vocab);
   }
 
+  const int32_t* Bucket(int32_t list, int32_t coord) const {
+    return bucket_starts + list * num_buckets + (coord >> bucket_bits);
+  }
+
+  // The start of a row; what follows comes as it is read.
+  void TouchDocument(int32_t doc) const {
+    Touch(indices + doc * width, std::min<int64_t>(width * sizeof(I), 256));
+    Touch(values + doc * width, std::min<int64_t>(width * sizeof(V), 256));
+  }
+
+  // What Route reads.
+  void TouchEntries(int32_t list, int32_t coord) const {
+    const int32_t* bucket = Bucket(list, coord);
+    if (bucket[0] == bucket[1]) return;
+    Touch(entry_coords + bucket[0], 1);
+    Touch(entry_blocks + bucket[0], 1);
+    Touch(entry_codes + bucket[0], 1);
+  }
+
   // Adds a query weight times the entries of a coordinate to a list's blocks.
   void Route(int32_t list, int32_t coord, float weight, float* routes) const {
-    const int32_t* bucket =
-        bucket_starts + list * num_buckets + (coord >> bucket_bits);
+    const int32_t* bucket = Bucket(list, coord);
     const I* start = entry_coords + bucket[0];
     const int64_t size = bucket[1] - bucket[0];
     int64_t first = 0;
@@ -133,7 +152,7 @@ struct Scratch {
   std::vector<float> panel, routes;  // The panel is zero between queries.
   std::vector<uint32_t> seen;        // The stamp of the query that saw it.
   uint32_t stamp = 0;
-  std::vector<int32_t> coords, lists, order, fresh;
+  std::vector<int32_t> coords, lists, order, fresh, later;
 };
 
 template <typename I, typename V, typename C>
@@ -179,6 +198,7 @@ void Search(const Index<I, V, C>& index, Scratch& s, const int32_t* query,
     const int32_t size = index.list_starts[list + 1] - first;
     s.routes.assign(size, 0.0f);
     s.order.resize(size);
+    for (int32_t coord : s.coords) index.TouchEntries(list, coord);
     for (int32_t coord : s.coords) {
       index.Route(list, coord, panel[coord], s.routes.data());
     }
@@ -189,25 +209,41 @@ void Search(const Index<I, V, C>& index, Scratch& s, const int32_t* query,
         return routes[a] != routes[b] ? routes[a] > routes[b] : a < b;
       });
     }
-    for (int32_t b : s.order) {
-      if (answer.full() && routes[b] < heap_factor * answer.least()) continue;
-      s.fresh.clear();
+    auto hopeless = [&](int32_t b) {
+      return answer.full() && routes[b] < heap_factor * answer.least();
+    };
+    auto next = s.order.begin();
+    // The next block, or -1; its new documents are on their way.
+    auto fetch = [&](std::vector<int32_t>& docs) {
+      docs.clear();
+      while (next != s.order.end() && hopeless(*next)) ++next;
+      if (next == s.order.end()) return -1;
+      const int32_t b = *next++;
       for (int64_t i = index.block_starts[first + b];
            i < index.block_starts[first + b + 1]; ++i) {
         const int32_t doc = index.postings[i];
         if (s.seen[doc] == s.stamp) continue;
         s.seen[doc] = s.stamp;
-        if (index.where && !index.where[doc]) continue;
-        s.fresh.push_back(doc);
-        Prefetch(index.indices + doc * index.width, index.width * sizeof(I));
-        Prefetch(index.values + doc * index.width, index.width * sizeof(V));
+        docs.push_back(doc);
+        index.TouchDocument(doc);
+      }
+      return b;
+    };
+    for (int32_t b = fetch(s.fresh), after; b >= 0; b = after) {
+      after = fetch(s.later);
+      // Once more: the answer is better than when it was fetched.
+      if (hopeless(b)) {
+        for (int32_t doc : s.fresh) s.seen[doc] = s.stamp - 1;
+        s.fresh.clear();
       }
       for (int32_t doc : s.fresh) {
+        if (index.where && !index.where[doc]) continue;
         const float score = index.Score(panel, doc);
         if (!std::isfinite(score)) *finite = false;
         if (!std::isnan(score)) answer.Add(score, doc);
+        ++*num_scored;
       }
-      *num_scored += s.fresh.size();
+      std::swap(s.fresh, s.later);
     }
   }
   for (int32_t coord : s.coords) panel[coord] = 0.0f;
