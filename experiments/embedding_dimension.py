@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> None:
     )
     print(pipeline.describe(dataset))
     if ours:
-      print("The splits are our own, 80/10/10 % of the queries.")
+      print(splits.NOTE)
     new = rows_of(dataset, [int(dim) for dim in flags.FLAGS.dims])
     slug = "".join(c if c.isalnum() else "-" for c in name)
     draw(new, name, workdir / f"{slug}.png")

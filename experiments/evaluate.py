@@ -115,15 +115,18 @@ def main(argv: Sequence[str]) -> None:
       names.append("bfcl")  # Its independent test.
   datasets = _load(names, config)
   left_out = [name for name in names if name not in {d.name for d in datasets}]
+  notes = []
+  if left_out:
+    notes.append(f"Left out, files not to be had: {', '.join(left_out)}.")
+  if config.get("own_splits") and config["dataset"] in names:
+    notes.append(f"{config['dataset']}: {splits_lib.NOTE}")
   text, _ = evaluation.evaluate(
     workdir,
     datasets,
     decoders,
     _encoders(workdir, decoders),
     splits=flags.FLAGS.splits,
-    notes=[f"Left out, files not to be had: {', '.join(left_out)}."]
-    if left_out
-    else [],
+    notes=notes,
   )
   print(text)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from nnn_jax.data import pipeline
 
+NOTE = "The splits are our own, 80/10/10 % of the queries."
 _SPLITS = ("train", "validation", "test")
 
 

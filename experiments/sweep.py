@@ -31,6 +31,7 @@ from experiments import (
   evaluation,
   published,
   report,
+  splits,
   train,
   train_stages,
 )
@@ -163,7 +164,7 @@ def sweep(
     spent += times
     sections = [pipeline.describe(dataset)]
     if config.own_splits:
-      sections.append("The splits are our own: 80/10/10 % of the queries.")
+      sections.append(splits.NOTE)
     for split, mine in _by(rows, "split").items():
       note = f"{len({row['seed'] for row in mine})} seeds"
       sections.append(f"### {split}, {note}\n\n{table(mine, dataset.name)}")
@@ -186,6 +187,8 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.INFO)
   values = flags.FLAGS
   seeds = [int(seed) for seed in values.seeds]
+  if not seeds:
+    raise app.UsageError("seeds is empty: name at least one")
   print(
     sweep(values.config, pathlib.Path(values.workdir), seeds, values.stages)
   )
