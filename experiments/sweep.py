@@ -166,8 +166,9 @@ def sweep(
     if config.own_splits:
       sections.append(splits.NOTE)
     for split, mine in _by(rows, "split").items():
-      note = f"{len({row['seed'] for row in mine})} seeds"
-      sections.append(f"### {split}, {note}\n\n{table(mine, dataset.name)}")
+      num = len({row["seed"] for row in mine})
+      title = f"### {split}, {num} seed{'s' * (num > 1)}"
+      sections.append(f"{title}\n\n{table(mine, dataset.name)}")
     sections.append(f"Training:\n\n{training_table(spent)}")
     text = "\n\n".join(section.rstrip() for section in sections) + "\n"
     files.write(workdir / "results.md", text)
