@@ -6,25 +6,18 @@ r"""Relevance against diversity with a frozen MiniLM.
 The embedded default alone. For others name them and where their files are:
 
   --config.datasets="('toollens','cranfield')" \
-  --config.manual_dir.toollens=/path/to/toollens \
-  --config.manual_dir.cranfield=/path/to/cranfield
+  --manual_dir=toollens=/path/to/toollens \
+  --manual_dir=cranfield=/path/to/cranfield
 
 `asqa:FILE` and `qampari:FILE` read files of the ALCE benchmark.
 """
 
 import ml_collections
-from ml_collections import config_dict
 
 
 def get_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict()
   config.datasets = ("api_docs",)
-  config.manual_dir = ml_collections.ConfigDict(
-    {
-      "toollens": config_dict.placeholder(str),
-      "cranfield": config_dict.placeholder(str),
-    }
-  )
   config.encoder = "minilm"
   config.query_length = 64  # Tokens.
   config.document_length = 128

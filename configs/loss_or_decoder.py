@@ -6,20 +6,15 @@ r"""Loss or decoder: three trainings of adapters, each decoded three ways.
 The embedded default alone. For others name them and where their files are:
 
   --config.datasets="('api_docs','toollens')" \
-  --config.manual_dir.toollens=/path/to/toollens
+  --manual_dir=toollens=/path/to/toollens
 """
 
 import ml_collections
-from ml_collections import config_dict
 
 
 def get_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict()
   config.datasets = ("api_docs",)
-  names = "toollens", "toolbank/numpy", "multihop_rag", "limit"
-  config.manual_dir = ml_collections.ConfigDict(
-    {name: config_dict.placeholder(str) for name in names}
-  )
   config.trainings = "losses"  # See experiments.adapted.TRAININGS.
   config.encoder = "minilm"
   config.query_length = 64  # Tokens.

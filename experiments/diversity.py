@@ -23,7 +23,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from experiments import embeddings as embeddings_lib
-from experiments import figures, report
+from experiments import figures, manual, report
 from nnn_jax import files, metrics
 from nnn_jax.data import multi_answer, pipeline
 from nnn_jax.decoders import diversity, dpp, max_sum, mmr
@@ -79,8 +79,7 @@ def cases(
         [multi_answer.found(question.documents, question.answers)],
       )
     return
-  folder = dict(config.manual_dir).get(name)
-  dataset = pipeline.load(name, manual_dir=folder)
+  dataset = pipeline.load(name, manual_dir=manual.folders().get(name))
   embeddings = encoded.split(dataset, "test")
   covers = []
   for labels in embeddings.labels[: config.num_queries]:
@@ -204,4 +203,5 @@ if __name__ == "__main__":
   # Here, so that a program can import this beside another experiment.
   config_flags.DEFINE_config_file("config", "configs/diversity.py")
   flags.DEFINE_string("workdir", None, "Results.", required=True)
+  manual.define()
   app.run(main)

@@ -29,7 +29,7 @@ from absl import app, flags
 from sklearn import decomposition, preprocessing
 from sklearn.feature_extraction import text as sklearn_text
 
-from experiments import comparison, drawing, report, splits
+from experiments import comparison, drawing, manual, report, splits
 from experiments import embeddings as embeddings_lib
 from nnn_jax import files
 from nnn_jax.data import pipeline
@@ -102,11 +102,11 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   workdir = pathlib.Path(flags.FLAGS.workdir)
-  manual = dict(one.split("=", 1) for one in flags.FLAGS.manual_dir)
+  folders = manual.folders()
   rows: list[Row] = []
   for name in flags.FLAGS.datasets:
     dataset, ours = splits.with_splits(
-      pipeline.load(name, manual_dir=manual.get(name))
+      pipeline.load(name, manual_dir=folders.get(name))
     )
     print(pipeline.describe(dataset))
     if ours:
@@ -126,6 +126,6 @@ if __name__ == "__main__":
   # Here, so that a program can import this beside another experiment.
   flags.DEFINE_string("workdir", None, "Results.", required=True)
   flags.DEFINE_list("datasets", ["api_docs"], "Data sets.")
-  flags.DEFINE_multi_string("manual_dir", [], "NAME=FOLDER with its files.")
+  manual.define()
   flags.DEFINE_list("dims", ["4", "8", "16", "32", "64"], "Dimensions.")
   app.run(main)

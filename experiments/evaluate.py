@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from experiments import comparison, evaluation
+from experiments import comparison, evaluation, manual
 from experiments import embeddings as embeddings_lib
 from experiments import splits as splits_lib
 from nnn_jax.data import pipeline
@@ -78,16 +78,16 @@ def _load(
   names: Sequence[str], config: dict[str, Any]
 ) -> list[pipeline.RetrievalDataset]:
   """Loads the data sets; a further one that cannot be had is left out."""
-  manual = dict(item.split("=", 1) for item in flags.FLAGS.manual_dir)
+  folders = manual.folders()
   if config.get("manual_dir"):
-    manual.setdefault(config["dataset"], config["manual_dir"])
+    folders.setdefault(config["dataset"], config["manual_dir"])
   datasets = []
   for name in names:
     try:
       dataset = pipeline.load(
         name,
         data_dir=flags.FLAGS.data_dir or config.get("data_dir"),
-        manual_dir=manual.get(name),
+        manual_dir=folders.get(name),
       )
     except (FileNotFoundError, RuntimeError) as error:
       if name == names[0]:
@@ -140,9 +140,7 @@ if __name__ == "__main__":
     "Data sets to evaluate; the default is the trained one (api_docs with "
     "--encoder), and bfcl beside api_docs.",
   )
-  flags.DEFINE_multi_string(
-    "manual_dir", [], "name=folder with a data set's original files."
-  )
+  manual.define()
   flags.DEFINE_string("data_dir", None, "Prepared data sets.")
   flags.DEFINE_list(
     "decoders",

@@ -37,7 +37,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from experiments import adapted as adapted_lib
-from experiments import comparison, report, splits
+from experiments import comparison, manual, report, splits
 from experiments import embeddings as embeddings_lib
 from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
@@ -147,8 +147,9 @@ def main(argv: Sequence[str]) -> None:
   path = workdir / "results.json"
   rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
   notes, text = {}, ""
+  folders = manual.folders()
   for name in config.datasets:
-    loaded = pipeline.load(name, manual_dir=dict(config.manual_dir).get(name))
+    loaded = pipeline.load(name, manual_dir=folders.get(name))
     dataset, ours = splits.with_splits(loaded)
     notes[name] = ", splits of 80/10/10 % of our own" if ours else ""
     print(pipeline.describe(dataset))
@@ -162,4 +163,5 @@ if __name__ == "__main__":
   # Here, so that a program can import this beside another experiment.
   config_flags.DEFINE_config_file("config", "configs/loss_or_decoder.py")
   flags.DEFINE_string("workdir", None, "Results.", required=True)
+  manual.define()
   app.run(main)

@@ -23,7 +23,7 @@ from absl import app, flags, logging
 from flax import nnx
 
 from experiments import embeddings as embeddings_lib
-from experiments import penalty_head, penalty_sweep, report
+from experiments import manual, penalty_head, penalty_sweep, report
 from nnn_jax import metrics
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
@@ -206,7 +206,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   logging.set_verbosity(logging.INFO)
   workdir = pathlib.Path(flags.FLAGS.workdir)
-  manual = dict(item.split("=", 1) for item in flags.FLAGS.manual_dir)
+  folders = manual.folders()
   encoded = embeddings_lib.Encoded(
     bi_encoder_lib.BiEncoder.from_pretrained(flags.FLAGS.encoder, **_LENGTHS),
     f"{flags.FLAGS.encoder}-{'-'.join(map(str, _LENGTHS.values()))}",
@@ -214,7 +214,7 @@ def main(argv: Sequence[str]) -> None:
   )
   results = {}
   for name in flags.FLAGS.datasets:
-    dataset = pipeline.load(name, manual_dir=manual.get(name))
+    dataset = pipeline.load(name, manual_dir=folders.get(name))
     dataset, halved = splits(dataset, flags.FLAGS.max_queries)
     choose = encoded.split(dataset, "validation")
     test = encoded.split(dataset, "test")
@@ -236,9 +236,7 @@ if __name__ == "__main__":
     "workdir", None, "For embeddings and results.", required=True
   )
   flags.DEFINE_list("datasets", ["api_docs"], "Data sets.")
-  flags.DEFINE_multi_string(
-    "manual_dir", [], "name=folder with a data set's original files."
-  )
+  manual.define()
   flags.DEFINE_string("encoder", "minilm", "Pretrained, frozen.")
   flags.DEFINE_integer(
     "max_queries", 1000, "At most so many to choose on, and to test.", 6

@@ -23,7 +23,7 @@ import matplotlib
 import numpy as np
 from absl import app, flags, logging
 
-from experiments import comparison, drawing, report
+from experiments import comparison, drawing, manual, report
 from experiments import embeddings as embeddings_lib
 from nnn_jax import files, metrics, retriever
 from nnn_jax.core import sparse
@@ -54,10 +54,10 @@ def main(argv: Sequence[str]) -> None:
       f"{workdir} has no stage sparse: train one with `python -m "
       "experiments.train --stages=sparse`."
     )
-  manual = dict(item.split("=", 1) for item in flags.FLAGS.manual_dir)
+  folders = manual.folders()
   rows, curves = [], {}
   for name in flags.FLAGS.datasets:
-    dataset = pipeline.load(name, manual_dir=manual.get(name))
+    dataset = pipeline.load(name, manual_dir=folders.get(name))
     print(pipeline.describe(dataset))
     rows += measure(name, dataset, encoders)
     encoded = encoders["sparse"]
@@ -212,9 +212,7 @@ if __name__ == "__main__":
     "workdir", None, "Of experiments.train, with a stage sparse.", required=True
   )
   flags.DEFINE_list("datasets", ["api_docs"], "Data sets to search.")
-  flags.DEFINE_multi_string(
-    "manual_dir", [], "Local files of a data set, such as cranfield=/folder."
-  )
+  manual.define()
   flags.DEFINE_string("split", "test", "Query split.")
   flags.DEFINE_integer("cut", 8, "Lists a query.")
   flags.DEFINE_float(
