@@ -22,7 +22,7 @@ import scipy.sparse
 
 from nnn_jax import files
 from nnn_jax.core import sparse as arrays_lib
-from nnn_jax.indexes import sparse, sparse_summaries
+from nnn_jax.indexes import pages, sparse, sparse_summaries
 
 _FORMAT = "nnn_jax sparse blocks 2"
 
@@ -130,7 +130,7 @@ def build(
   large = max(rows.vocab, per_list.max(initial=0)) >= 2**16
   kind = np.int32 if large else np.uint16
   indices, values = _pad(rows, config.dtype, kind)
-  return arrays_lib.SparseBlocks(
+  index = arrays_lib.SparseBlocks(
     indices=jnp.asarray(indices),
     values=jnp.asarray(values),
     list_starts=_int32(np.concatenate([[0], np.cumsum(per_list)])),
@@ -143,6 +143,7 @@ def build(
     max_blocks=int(per_list.max(initial=1)),
     max_size=int(np.diff(block_starts).max(initial=1)),
   )
+  return pages.on_huge_pages(index)
 
 
 def _rounded(rows, dtype):
@@ -293,4 +294,4 @@ def load(path: files.PathLike) -> arrays_lib.SparseBlocks:
       f"{path} is not a whole file of format {_FORMAT!r} ({error}): build the "
       "index again and save it with indexes.sparse_blocks.save."
     ) from error
-  return arrays_lib.SparseBlocks(**arrays)
+  return pages.on_huge_pages(arrays_lib.SparseBlocks(**arrays))
