@@ -216,35 +216,6 @@ def scalars(params: Any) -> dict[str, float]:
   return {k: float(v) for k, v in values if np.ndim(v) == 0}
 
 
-COSINES = ("within relevant", "to nearest irrelevant", "query to relevant")
-
-
-def geometry(embeddings: embeddings_lib.Embeddings) -> dict[str, float]:
-  """How alike a query's relevant documents are, and how they stand apart.
-
-  NNN and MMR treat documents that are alike as redundant, so they can gain over
-  dense retrieval where relevant documents are less alike than they are to
-  irrelevant ones.
-
-  Returns:
-    Means over queries with two or more relevant documents of: the cosine
-    between two relevant documents, the cosine of a relevant document with its
-    nearest irrelevant one, and the cosine of the query with a relevant one.
-  """
-  values = []
-  queries, corpus = embeddings_lib.both_vectors(embeddings)
-  for query, labels in zip(queries, embeddings.labels, strict=True):
-    rows = np.flatnonzero(labels)
-    if len(rows) < 2:
-      continue
-    relevant = corpus[rows]
-    cosine = relevant @ corpus.T
-    within = cosine[:, rows][~np.eye(len(rows), dtype=bool)]
-    nearest = np.where(labels, -np.inf, cosine).max(axis=1)
-    values.append((within.mean(), nearest.mean(), (relevant @ query).mean()))
-  return dict(zip(COSINES, np.mean(values, axis=0).tolist(), strict=True))
-
-
 def by_num_relevant(
   comp: np.ndarray, labels: np.ndarray
 ) -> dict[int, tuple[float, float, float, int]]:

@@ -17,6 +17,7 @@ import numpy as np
 
 import nnn_jax
 from experiments import comparison, figures, report, training_curves
+from experiments import cosines as cosines_lib
 from experiments import embeddings as embeddings_lib
 from nnn_jax import files
 from nnn_jax.data import pipeline
@@ -112,7 +113,7 @@ def evaluate(
         dataset, split, chosen_on[selector.name], encoders, out
       )
       cosines = [
-        {"encoder": stage} | comparison.geometry(encoded.split(dataset, split))
+        {"encoder": stage} | cosines_lib.geometry(encoded.split(dataset, split))
         for stage, encoded in encoders.items()
         if encoded.serves(dataset)
       ]

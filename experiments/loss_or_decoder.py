@@ -13,14 +13,15 @@ frozen encoder gets an adapter on each side, trained in one of three ways:
 and every one is decoded with dense retrieval, MMR and exact NNN, the parameters
 of which validation chooses. Of a training the epoch counts that is best on
 validation, decoded as it is trained. Beside it stand cosines of documents,
-which say what NNN and MMR can gain: see `comparison.geometry`.
+which say what NNN and MMR can gain: see `cosines.geometry` and
+`cosines.redundancy`, against which a figure shows that gain.
 
 With --config=configs/dense_training.py the trainings are dense ones that differ
 in whether false negatives are masked, in temperature and in learning rate.
 
-Written under the work directory: `results.md`, `results.csv`, `results.json`.
-What is finished there is not done again; an interrupted training goes on from
-its last checkpoint.
+Written under the work directory: `results.md`, `results.csv`, `results.json`,
+and `gain.png` with its data as CSV. What is finished there is not done again;
+an interrupted training goes on from its last checkpoint.
 
 Reference: arXiv 2606.17910, section 3.2.
 """
@@ -32,17 +33,21 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from absl import app, flags
 from ml_collections import config_flags
 
 from experiments import adapted as adapted_lib
-from experiments import comparison, manual, report, splits
+from experiments import comparison, drawing, manual, report, splits
+from experiments import cosines as cosines_lib
 from experiments import embeddings as embeddings_lib
+from nnn_jax import files
 from nnn_jax.data import pipeline
 from nnn_jax.models import bi_encoder as bi_encoder_lib
 
 METRICS = ("R@3", "R@5", "Comp@3", "Comp@5")
+COSINES = (*cosines_lib.GEOMETRY, *cosines_lib.REDUNDANCY)
 Row = dict[str, Any]
 
 
@@ -64,7 +69,7 @@ def rows_of(
     adapted = adapted_lib.Adapted(encoded, params, config)
     rows = []
     test = adapted.split(dataset, "test")
-    cosines = comparison.geometry(test)
+    cosines = cosines_lib.geometry(test) | cosines_lib.redundancy(test)
     for method in methods:
       chosen = comparison.choose(method, adapted, dataset)
       row, _, _ = comparison.measure(chosen, test)
@@ -112,15 +117,49 @@ def table(rows: Sequence[Row], metrics: Sequence[str] = METRICS[2:]) -> str:
         report.mean_and_spread([row[metric] for row in mine])
         for metric in metrics
       )
-    for cosine in comparison.COSINES:
+    for cosine in COSINES:
       line[cosine] = f"{np.mean([row[cosine] for row in mine]):.2f}"
     line["seeds"] = str(len(mine))
     lines.append(line)
   return report.markdown_table(lines, list(lines[0]))
 
 
+def gains(rows: Sequence[Row], decoder: str = "NNN, exact") -> list[Row]:
+  """Comp@5 that a decoder gains over dense retrieval, a row a training."""
+  points = []
+  for row in rows:
+    if row["decoder"] == "dense":
+      mine = {name: row[name] for name in ("data set", "training", "seed")}
+      (other,) = [
+        other
+        for other in rows
+        if other["decoder"] == decoder and mine.items() <= other.items()
+      ]
+      margin = row["intruder to found"] - row["missed to found"]
+      gain = other["Comp@5"] - row["Comp@5"]
+      points.append(mine | {"margin": margin, "gain": gain})
+  return points
+
+
+def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
+  """What NNN gains against how redundant the intruders are."""
+  points = gains(rows)
+  with matplotlib.rc_context(drawing.STYLE):
+    figure = drawing.figure(5.0, 4.0)
+    ax = figure.subplots()
+    for n, name in enumerate(dict.fromkeys(p["data set"] for p in points)):
+      mine = [point for point in points if point["data set"] == name]
+      x, y = ([point[key] for point in mine] for key in ("margin", "gain"))
+      ax.plot(x, y, label=name, **drawing.look(n) | {"linestyle": ""})
+    ax.axhline(0.0, color="0.7", linewidth=0.8)
+    ax.set_xlabel("cosine with found documents, intruders minus missed")
+    ax.set_ylabel("Comp@5, NNN minus dense")
+    drawing.legend(figure, ax)
+    drawing.save(figure, path, points)
+
+
 def write(workdir: pathlib.Path, rows: Sequence[Row], notes: Row) -> str:
-  """Writes the three files; returns the text."""
+  """Writes everything; returns the text."""
   sections = []
   for name in dict.fromkeys(row["data set"] for row in rows):
     mine = [row for row in rows if row["data set"] == name]
@@ -129,6 +168,8 @@ def write(workdir: pathlib.Path, rows: Sequence[Row], notes: Row) -> str:
   text = "\n\n".join(sections) + "\n"
   report.write_csv(workdir / "results.csv", rows)
   report.write_json(workdir / "results.json", rows)
+  files.write(workdir / "results.md", text)
+  draw(rows, workdir / "gain.png")
   return text
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from experiments import (
   adapted,
-  comparison,
   embeddings,
   loss_or_decoder,
   splits,
@@ -109,13 +108,23 @@ def test_every_training_with_every_decoder_and_nothing_twice(dataset, tmp_path):
 def test_the_table_by_hand():
   rows = [
     {"training": "a", "decoder": "dense", "Comp@3": x, "Comp@5": y}
-    | dict.fromkeys(comparison.COSINES, y / 100)
+    | dict.fromkeys(loss_or_decoder.COSINES, y / 100)
     for x, y in ((10.0, 30.0), (20.0, 30.0))
   ]
   line = loss_or_decoder.table(rows).splitlines()[-1]
   cells = [cell.strip() for cell in line.strip("|").split("|")]
   means = "15.0 +- 7.1 / 30.0 +- 0.0"
-  assert cells == ["a", means, "0.30", "0.30", "0.30", "2"]
+  assert cells == ["a", means, *["0.30"] * 5, "2"]
+
+
+def test_gains_by_hand():
+  about = {"data set": "a", "training": "b", "seed": 0}
+  cosines = {"intruder to found": 0.75, "missed to found": 0.25}
+  rows = [
+    about | cosines | {"decoder": decoder, "Comp@5": comp}
+    for decoder, comp in (("dense", 40.0), ("MMR", 1.0), ("NNN, exact", 43.0))
+  ]
+  assert loss_or_decoder.gains(rows) == [about | {"margin": 0.5, "gain": 3.0}]
 
 
 def test_dense_trainings_differ_in_mask_temperature_and_rate(dataset, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from configs import hypencoder as config_lib
-from experiments import comparison, teacher
+from experiments import comparison, cosines, teacher
 from experiments import embeddings as embeddings_lib
 from nnn_jax.data import pipeline
 from nnn_jax.models import text_hypencoder
@@ -131,7 +131,7 @@ def test_learns_and_is_measured(task, initial, dataset, tmp_path):
     r for r in progress.history if r["comp@5"] == progress.best_value
   )
   np.testing.assert_allclose(rows[0]["R@5"], 100 * best_epoch["recall@5"])
-  assert np.isfinite(list(comparison.geometry(embeddings).values())).all()
+  assert np.isfinite(list(cosines.geometry(embeddings).values())).all()
 
 
 def test_validation_can_rank_fewer_documents(dataset):

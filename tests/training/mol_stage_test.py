@@ -8,7 +8,7 @@ import optax
 import pytest
 from flax import nnx
 
-from experiments import comparison
+from experiments import comparison, cosines
 from experiments import embeddings as embeddings_lib
 from nnn_jax.models import text_mol
 from nnn_jax.training import loop, mol_stage
@@ -71,4 +71,4 @@ def test_learns_and_is_measured(task, initial, dataset, tmp_path):
     r for r in progress.history if r["comp@5"] == progress.best_value
   )
   np.testing.assert_allclose(rows[0]["R@5"], 100 * best_epoch["recall@5"])
-  assert np.isfinite(list(comparison.geometry(embeddings).values())).all()
+  assert np.isfinite(list(cosines.geometry(embeddings).values())).all()

@@ -9,7 +9,7 @@ import optax
 import pytest
 from flax import nnx
 
-from experiments import comparison
+from experiments import comparison, cosines
 from experiments import embeddings as embeddings_lib
 from nnn_jax.models import sparse_head, tokenization
 from nnn_jax.training import loop, sparse_stage
@@ -111,7 +111,7 @@ def test_learns_and_is_measured(task, initial, dataset, tmp_path):
     r for r in progress.history if r["comp@5"] == progress.best_value
   )
   np.testing.assert_allclose(rows[0]["R@5"], 100 * best_epoch["recall@5"])
-  assert np.isfinite(list(comparison.geometry(embeddings).values())).all()
+  assert np.isfinite(list(cosines.geometry(embeddings).values())).all()
 
 
 def test_bad_settings():
