@@ -72,13 +72,23 @@ def arguments(*args: np.ndarray | float) -> list[object]:
   return [argument(arg) for arg in args]
 
 
+def _processor() -> str:
+  """What -march=native compiles for: a home folder may be on many machines."""
+  try:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+  except OSError:
+    return platform.node()
+  told = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+  return "\n".join(sorted({x for x in lines if x.startswith(told)}))
+
+
 def _compiled(name: str, flags: tuple[str, ...]) -> pathlib.Path:
   source = pathlib.Path(__file__).with_name(name)
   compiler = shlex.split(os.environ.get("CXX", "c++"))
   if shutil.which(compiler[0]) is None:
     raise FileNotFoundError(f"there is no C++ compiler {compiler[0]}; set CXX")
   command = [*compiler, *_FLAGS, *flags, f"-I{jax.ffi.include_dir()}"]
-  made_of = [source.read_text(), *command, jax.__version__, platform.node()]
+  made_of = [source.read_text(), *command, jax.__version__, _processor()]
   key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
   cache = os.environ.get("NNN_JAX_CACHE", "~/.cache/nnn_jax")
   target = pathlib.Path(cache).expanduser() / "native"
