@@ -187,6 +187,8 @@ def main(argv: Sequence[str]) -> None:
   encoded = embeddings_lib.Encoded(encoder, identity, workdir / "embeddings")
   path = workdir / "results.json"
   rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+  # Rows of an earlier revision lack cosines: decoded again, not trained again.
+  rows = [row for row in rows if row.keys() >= set(COSINES)]
   notes, text = {}, ""
   folders = manual.folders()
   for name in config.datasets:
