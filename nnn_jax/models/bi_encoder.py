@@ -27,9 +27,6 @@ from nnn_jax.models import (
   tokenization,
 )
 
-# Batches are cut to a multiple of so many tokens: few shapes to compile, and
-# little padding to compute.
-_LENGTH_STEP = 16
 _DESCRIPTION = "bi_encoder.json"
 _ADAPTER = "adapter.safetensors"
 
@@ -73,13 +70,10 @@ def encode_tokens(
     mininterval=5.0,
   ):
     rows = order[start : start + batch_size]
-    longest = max(int(lengths[rows[0]]), 1)
-    cut = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, tokens.ids.shape[1])
     # The last batch is filled up with its first row: one shape less.
     filled = np.concatenate([rows, np.repeat(rows[:1], batch_size - len(rows))])
-    batch = _apply(
-      graphdef, params, tokens.ids[filled, :cut], tokens.mask[filled, :cut]
-    )
+    cut = tokenization.Tokens(tokens.ids[filled], tokens.mask[filled]).trimmed()
+    batch = _apply(graphdef, params, *cut)
     chunks.append(jax.tree.map(lambda x, n=len(rows): np.asarray(x)[:n], batch))
 
   def joined(*parts: np.ndarray) -> np.ndarray:

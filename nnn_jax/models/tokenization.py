@@ -31,6 +31,7 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
 _PREFIX = "##"
 _MIN_LENGTH = 3  # [CLS], one token, [SEP].
+_LENGTH_STEP = 16
 _VOCAB_TXT_CLASSES = (
   None,
   "BertTokenizer",
@@ -50,6 +51,16 @@ class Tokens(NamedTuple):
 
   ids: np.ndarray
   mask: np.ndarray
+
+  def trimmed(self) -> "Tokens":
+    """Without trailing columns that are padding in every row.
+
+    A multiple of 16 columns stays: few shapes to compile, and little padding to
+    compute.
+    """
+    longest = int(self.mask.sum(axis=1).max(initial=1))
+    length = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+    return Tokens(self.ids[:, :length], self.mask[:, :length])
 
 
 class Tokenizer:

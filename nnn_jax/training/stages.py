@@ -156,7 +156,7 @@ class Split:
     self._num_docs = len(dataset.doc_ids)
     self.tokens = retriever.tokenizer(
       self.queries.texts, max_length=retriever.query_length
-    )
+    ).trimmed()
 
   @functools.cached_property
   def labels(self) -> np.ndarray:

@@ -48,6 +48,19 @@ def test_lengths_do_not_disturb_each_other(tokenizer):
   np.testing.assert_array_equal(before.ids, after.ids)
 
 
+def test_trimmed_keeps_every_token(tokenizer):
+  short = tokenizer(["graph search", ""], max_length=64)
+  np.testing.assert_array_equal(short.trimmed().ids, short.ids[:, :16])
+  np.testing.assert_array_equal(short.trimmed().mask, short.mask[:, :16])
+  long = tokenizer(["g " * 15, ""], max_length=64)
+  assert long.mask.sum(axis=1).tolist() == [17, 2]
+  assert long.trimmed().ids.shape == (2, 32)
+  assert long.trimmed().mask.sum() == long.mask.sum()
+  cut = tokenizer(["g " * 90], max_length=20)
+  assert cut.trimmed().ids.shape == (1, 20)
+  assert tokenizer([], max_length=20).trimmed().ids.shape == (0, 16)
+
+
 def test_no_texts(tokenizer):
   assert tokenizer([], max_length=5).ids.shape == (0, 5)
   assert tokenizer.truncated_share([], 5) == 0.0
