@@ -14,7 +14,7 @@ from nnn_jax.core import control, sharding
 # blocks of 32 pays from 10,000 documents on, for small k.
 _BLOCK = 32
 _MIN_BLOCKS = 256
-_MIN_BLOCKS_PER_K = 8
+_MIN_BLOCKS_PER_K = 6
 _SPARE_BLOCKS = 8
 
 

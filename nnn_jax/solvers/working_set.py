@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from nnn_jax.solvers import active_set, elastic_net
 # Below so many documents a candidate, one product for the whole batch costs
 # less than fetching each query's candidates.
 _MIN_DOCS_PER_CANDIDATE = 32
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,8 +109,15 @@ class WorkingSet:
         & (state.num_rounds < self.max_rounds)
       )
 
-    def solve_and_rescore(state: _State) -> _State:
-      return _rescore(problem, self._resolve(problem, state))
+    def solve_among_candidates(state: _State) -> _State:
+      """Until none of them is violated, without another pass."""
+      # Fetched here: once, and not at all where every query is done.
+      rows = problem.corpus.rows(_after(state.num_rounds, state.indices))
+      return jax.lax.while_loop(
+        violated,
+        lambda state: _rescore(rows, self._resolve(problem, state)),
+        state,
+      )
 
     def look_and_solve(state: _State) -> _State:
       """One corpus pass, then the optimum over the candidates it found."""
@@ -128,7 +137,7 @@ class WorkingSet:
           ~state.done, lambda state: self._resolve(problem, state), state
         )
       fresh = state.done
-      state = jax.lax.while_loop(violated, solve_and_rescore, state)
+      state = control.when(~fresh, solve_among_candidates, state)
       # At w = 0, the first pass, the residual still moves far.
       state = state._replace(
         max_norm=control.when(
@@ -267,7 +276,7 @@ class _State(NamedTuple):
     return jnp.sum(self.weights > 0)
 
 
-def _after(first: jax.Array, value: corpora.Searchable) -> corpora.Searchable:
+def _after(first: jax.Array, value: T) -> T:
   """`value`; XLA would hoist what depends on it alone out of a loop."""
   return jax.lax.optimization_barrier((first, value))[1]
 
@@ -314,9 +323,8 @@ def _corpus_pass(problem: elastic_net.Problem, state: _State) -> _State:
   )
 
 
-def _rescore(problem: elastic_net.Problem, state: _State) -> _State:
-  """Correlations of the candidates alone."""
-  rows = problem.corpus.rows(state.indices)
+def _rescore(rows: jax.Array, state: _State) -> _State:
+  """Correlations of the candidates alone, whose embeddings are at hand."""
   correlation = linalg.matmul(rows, state.residual)
   return state._replace(
     correlation=jnp.where(state.indices >= 0, correlation, -jnp.inf)
