@@ -10,6 +10,7 @@ Reference: Devlin et al. (2019), BERT; Schuster and Nakajima (2012), WordPiece.
 import collections
 import copy
 import json
+import logging
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,8 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 _PREFIX = "##"
 _MIN_LENGTH = 3  # [CLS], one token, [SEP].
 _LENGTH_STEP = 16
+_MANY = 20  # Texts: fewer are a request, not a collection.
+_LOG = logging.getLogger(__name__)
 _VOCAB_TXT_CLASSES = (
   None,
   "BertTokenizer",
@@ -201,6 +204,9 @@ class Tokenizer:
   def __call__(self, texts: Sequence[str], *, max_length: int) -> Tokens:
     """Tokenises texts; every row is padded or truncated to `max_length`.
 
+    Where more than a tenth of many texts are cut, the log warns: what an
+    encoder does not see, it cannot retrieve by.
+
     Args:
       texts: `batch` strings.
       max_length: tokens a row, [CLS] and [SEP] included; at least 3.
@@ -221,6 +227,15 @@ class Tokenizer:
       token_ids = encoding.ids
       ids[row, : len(token_ids)] = token_ids
       mask[row, : len(token_ids)] = 1
+    cut = sum(bool(encoding.overflowing) for encoding in encodings)
+    if len(texts) >= _MANY and cut > 0.1 * len(texts):
+      _LOG.warning(
+        "%d of %d texts are longer than %d tokens and are cut: raise the "
+        "length if the encoder takes more.",
+        cut,
+        len(texts),
+        max_length,
+      )
     return Tokens(ids, mask)
 
   def truncated_share(self, texts: Sequence[str], max_length: int) -> float:

@@ -125,6 +125,16 @@ def test_truncated_share(tokenizer):
   assert tokenizer.truncated_share(texts, 6) == 0.0
 
 
+def test_what_is_cut_is_said(tokenizer, caplog):
+  texts = ["an array an array"] * 3 + ["an"] * 21
+  tokenizer(texts, max_length=6)
+  tokenizer(texts[:9], max_length=4)
+  tokenizer(texts[1:], max_length=4)  # 2 of 23.
+  assert not caplog.records
+  tokenizer(texts, max_length=4)
+  assert "3 of 24 texts are longer than 4 tokens" in caplog.text
+
+
 def test_vocab_txt_is_read_as_bert(tmp_path):
   write_vocab(tmp_path)
   tokenizer = tokenization.Tokenizer.from_folder(tmp_path)
