@@ -27,7 +27,6 @@ from experiments import figures, manual, report
 from nnn_jax import files, metrics
 from nnn_jax.data import multi_answer, pipeline
 from nnn_jax.decoders import diversity, dpp, max_sum, mmr
-from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.solvers import kernels, selection
 
 _diversity_config = diversity.DiversityConfig
@@ -179,13 +178,12 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   config, workdir = flags.FLAGS.config, pathlib.Path(flags.FLAGS.workdir)
-  encoder = bi_encoder_lib.BiEncoder.from_pretrained(
+  encoded = embeddings_lib.Encoded.of_frozen(
     config.encoder,
+    workdir / "embeddings",
     query_length=config.query_length,
     document_length=config.document_length,
   )
-  identity = f"{config.encoder}-{config.query_length}-{config.document_length}"
-  encoded = embeddings_lib.Encoded(encoder, identity, workdir / "embeddings")
   sections, results = [], {}
   for name in config.datasets:
     rows = table(name, encoded, config)

@@ -100,6 +100,20 @@ class Encoded:
         digest.update(path.name.encode() + path.read_bytes())
     return cls(load_retriever(folder), digest.hexdigest(), cache)
 
+  @classmethod
+  def of_frozen(
+    cls,
+    source: str,
+    cache: pathlib.Path,
+    *,
+    query_length: int,
+    document_length: int,
+  ) -> Encoded:
+    """By a pretrained encoder as it is; see `pretrained.load`."""
+    lengths = {"query_length": query_length, "document_length": document_length}
+    encoder = bi_encoder_lib.BiEncoder.from_pretrained(source, **lengths)
+    return cls(encoder, f"{source}-{query_length}-{document_length}", cache)
+
   def params(self) -> Any:
     """The decoder's parameters, of a model that has some of its own."""
     if not isinstance(self.retriever, text_mol.TextMolRetriever):

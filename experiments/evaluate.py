@@ -23,7 +23,6 @@ from experiments import comparison, evaluation, manual
 from experiments import embeddings as embeddings_lib
 from experiments import splits as splits_lib
 from nnn_jax.data import pipeline
-from nnn_jax.models import bi_encoder as bi_encoder_lib
 
 
 def _trained_on(workdir: pathlib.Path) -> dict[str, Any]:
@@ -64,14 +63,13 @@ def _encoders(
   source, values = flags.FLAGS.encoder, flags.FLAGS
   if not source:
     return evaluation.encoders_of(workdir, decoders)
-  lengths = {
-    "query_length": values.query_length,
-    "document_length": values.document_length,
-  }
-  bi_encoder = bi_encoder_lib.BiEncoder.from_pretrained(source, **lengths)
-  identity = f"{source}-{lengths['query_length']}-{lengths['document_length']}"
-  cache = workdir / "evaluation" / "embeddings"
-  return {"dense": embeddings_lib.Encoded(bi_encoder, identity, cache)}
+  encoded = embeddings_lib.Encoded.of_frozen(
+    source,
+    workdir / "evaluation" / "embeddings",
+    query_length=values.query_length,
+    document_length=values.document_length,
+  )
+  return {"dense": encoded}
 
 
 def _load(

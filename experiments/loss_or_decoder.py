@@ -44,7 +44,6 @@ from experiments import cosines as cosines_lib
 from experiments import embeddings as embeddings_lib
 from nnn_jax import files
 from nnn_jax.data import pipeline
-from nnn_jax.models import bi_encoder as bi_encoder_lib
 
 METRICS = ("R@3", "R@5", "Comp@3", "Comp@5")
 COSINES = (*cosines_lib.GEOMETRY, *cosines_lib.REDUNDANCY)
@@ -178,13 +177,12 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f"Unknown arguments: {argv[1:]}")
   config, workdir = flags.FLAGS.config, pathlib.Path(flags.FLAGS.workdir)
-  encoder = bi_encoder_lib.BiEncoder.from_pretrained(
+  encoded = embeddings_lib.Encoded.of_frozen(
     config.encoder,
+    workdir / "embeddings",
     query_length=config.query_length,
     document_length=config.document_length,
   )
-  identity = f"{config.encoder}-{config.query_length}-{config.document_length}"
-  encoded = embeddings_lib.Encoded(encoder, identity, workdir / "embeddings")
   path = workdir / "results.json"
   rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
   # Rows of an earlier revision lack cosines: decoded again, not trained again.

@@ -27,10 +27,8 @@ from experiments import manual, penalty_head, penalty_sweep, report
 from nnn_jax import metrics
 from nnn_jax.data import pipeline
 from nnn_jax.decoders import nnn
-from nnn_jax.models import bi_encoder as bi_encoder_lib
 from nnn_jax.solvers import working_set
 
-_LENGTHS = {"query_length": 64, "document_length": 128}
 CONFIG = nnn.NnnConfig(solver=working_set.WorkingSet(capacity=128))
 
 Columns = dict[str, Any]
@@ -207,10 +205,11 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.INFO)
   workdir = pathlib.Path(flags.FLAGS.workdir)
   folders = manual.folders()
-  encoded = embeddings_lib.Encoded(
-    bi_encoder_lib.BiEncoder.from_pretrained(flags.FLAGS.encoder, **_LENGTHS),
-    f"{flags.FLAGS.encoder}-{'-'.join(map(str, _LENGTHS.values()))}",
+  encoded = embeddings_lib.Encoded.of_frozen(
+    flags.FLAGS.encoder,
     workdir / "embeddings",
+    query_length=64,
+    document_length=flags.FLAGS.document_length,
   )
   results = {}
   for name in flags.FLAGS.datasets:
@@ -238,6 +237,7 @@ if __name__ == "__main__":
   flags.DEFINE_list("datasets", ["api_docs"], "Data sets.")
   manual.define()
   flags.DEFINE_string("encoder", "minilm", "Pretrained, frozen.")
+  flags.DEFINE_integer("document_length", 128, "Tokens a document.")
   flags.DEFINE_integer(
     "max_queries", 1000, "At most so many to choose on, and to test.", 6
   )
