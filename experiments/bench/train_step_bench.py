@@ -6,10 +6,12 @@ r"""One training step through NNN decoding: the published way and implicitly.
 
 A step is the ranking loss of a batch and its gradient with respect to the
 queries and to the adapter on frozen documents, without the text encoder. Each
-row runs in a process of its own. Printed: compilation, the median time of a
-step, times faster than unrolled; XLA's temporary memory and the process's peak
-(with the compiler's); the largest support, the largest KKT violation and the
-share of queries whose solution is not certified.
+row runs in a process of its own; "no solver" is what is left without decoding,
+the adapter and inner products, which no solver can undercut. Printed:
+compilation, the median time of a step, times faster than unrolled; XLA's
+temporary memory and the process's peak (with the compiler's); the largest
+support, the largest KKT violation and the share of queries whose solution is
+not certified.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ _REPEATS = flags.DEFINE_integer("repeats", 5, "Timed steps; median.")
 _JSON = flags.DEFINE_string("json", None, "Where to write the rows.")
 
 _UNROLLED = "FISTA 50, unrolled"
-_SOLVERS = (_UNROLLED, "FISTA 50, implicit", "working set, implicit")
+_NO_SOLVER = "no solver"
+_SOLVERS = (
+  _UNROLLED,
+  "FISTA 50, implicit",
+  "working set, implicit",
+  _NO_SOLVER,
+)
 
 
 def decoder_config(solver: str, num_docs: int, capacity: int) -> nnn.NnnConfig:
@@ -82,6 +90,8 @@ def measure(
 
   def loss(params, queries, frozen, relevant):
     corpus = nnx.merge(graphdef, params)(frozen)
+    if solver == _NO_SOLVER:
+      return jnp.mean((queries @ corpus.T) ** 2)
     return retriever.weights_loss(
       nnn.decode, penalties, queries, corpus, relevant, config=config
     )
@@ -99,11 +109,7 @@ def measure(
   memory = compiled.memory_analysis()
   peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-  decode = partial(nnn.decode, penalties, k=1, config=config)
-  aux = jax.jit(jax.vmap(lambda *args: decode(*args).aux, in_axes=(0, None)))(
-    queries, adapter(corpus)
-  )
-  return {
+  row = {
     "num_docs": num_docs,
     "l1": l1,
     "l2": l2,
@@ -112,6 +118,14 @@ def measure(
     "ms": 1e3 * spent.median_s,
     "temp GiB": memory.temp_size_in_bytes / 2**30 if memory else None,
     "peak GiB": peak_kib / 2**20,
+  }
+  if solver == _NO_SOLVER:
+    return row
+  decode = partial(nnn.decode, penalties, k=1, config=config)
+  aux = jax.jit(jax.vmap(lambda *args: decode(*args).aux, in_axes=(0, None)))(
+    queries, adapter(corpus)
+  )
+  return row | {
     "max support": int(aux.support_size.max()),
     "max KKT": f"{float(aux.kkt_violation.max()):.1e}",
     "inexact": 1.0 - float(jnp.mean(aux.exact)),
