@@ -12,8 +12,8 @@ demo: $(VENV)/train.stamp
 	$(RUN) -m experiments.evaluate --workdir=$(WORKDIR)
 
 # The default tier. It spends its time on compiling: unoptimised, and by XLA's
-# older emitters, it needs 60 % of the CPU time. The slow tier, and the experiments
-# that tests start, compile as users do.
+# older emitters, it needs 60 % of the CPU time, the experiments that it starts
+# included. The slow tier compiles as users do.
 test: export XLA_FLAGS = \
   --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test: $(VENV)/test.stamp

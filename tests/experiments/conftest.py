@@ -44,8 +44,12 @@ class Commands:
 
   def __init__(self, cache=None):
     self._environment = dict(os.environ, JAX_PLATFORMS="cpu")
-    # A user has no virtual devices.
-    self._environment.pop("XLA_FLAGS", None)
+    # A user has no virtual devices. How to compile, the tier says.
+    self._environment["XLA_FLAGS"] = " ".join(
+      flag
+      for flag in os.environ.get("XLA_FLAGS", "").split()
+      if "device_count" not in flag
+    )
     self._environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     if cache is not None:
       self._environment |= {
