@@ -206,7 +206,9 @@ def _decode(params, query, corpus, where, *, k, config):
   upper_bound = None
   if config.certificate:
     start = quadratic.scatter(chosen.places, exists.astype(total.dtype), size)
-    bound = frank_wolfe.upper_bound(held, start, k=k)
+    bound = frank_wolfe.upper_bound(
+      held, start, k=k, backend=config.method.backend
+    )
     upper_bound = bound / jnp.maximum(total * others, 1.0)
     # Rounding must not put the bound below what was found.
     upper_bound = jnp.maximum(upper_bound, objective) + problem.penalty

@@ -1,6 +1,7 @@
 """Kernels in C++, compiled at first use and kept in the cache folder.
 
-`seismic` is a target of `jax.ffi`; `sparse_blocks` works on arrays of the host.
+`seismic` and `frank_wolfe` are targets of `jax.ffi`; `sparse_blocks` works on
+arrays of the host.
 
 The folder is that of `NNN_JAX_CACHE`, or `~/.cache/nnn_jax`. It takes a C++20
 compiler: `CXX`, or c++. `-march=native` suits the machine that compiles.
@@ -28,23 +29,20 @@ from nnn_jax import files
 _FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
 _SUMS = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math")
 _AS_NUMPY = ("-ffp-contract=off",)
-SEISMIC = "nnn_jax_seismic"
+SEISMIC, FRANK_WOLFE = "nnn_jax_seismic", "nnn_jax_frank_wolfe"
 _LOG = logging.getLogger(__name__)
 
 
 @functools.cache
 def seismic() -> bool:
   """Whether the target SEISMIC is there; else one line in the log says why."""
-  try:
-    library = ctypes.CDLL(str(_compiled("seismic.cc", _SUMS)))
-    jax.ffi.register_ffi_target(
-      SEISMIC, jax.ffi.pycapsule(library.NnnSeismic), platform="cpu"
-    )
-  except (OSError, subprocess.SubprocessError) as error:
-    output = getattr(error, "stderr", None) or error
-    _LOG.warning("seismic: no native kernel, XLA is used (%s)", output)
-    return False
-  return True
+  return _registered(SEISMIC, "seismic", "NnnSeismic")
+
+
+@functools.cache
+def frank_wolfe() -> bool:
+  """Whether the target FRANK_WOLFE is there; else the log says why."""
+  return _registered(FRANK_WOLFE, "frank_wolfe", "NnnFrankWolfe")
 
 
 @functools.cache
@@ -70,6 +68,18 @@ def arguments(*args: np.ndarray | float) -> list[object]:
     return kind(arg)
 
   return [argument(arg) for arg in args]
+
+
+def _registered(target: str, name: str, symbol: str) -> bool:
+  try:
+    library = ctypes.CDLL(str(_compiled(f"{name}.cc", _SUMS)))
+    function = jax.ffi.pycapsule(getattr(library, symbol))
+    jax.ffi.register_ffi_target(target, function, platform="cpu")
+  except (OSError, subprocess.SubprocessError) as error:
+    output = getattr(error, "stderr", None) or error
+    _LOG.warning("%s: no native kernel, XLA is used (%s)", name, output)
+    return False
+  return True
 
 
 def _processor() -> str:

@@ -10,18 +10,30 @@ which maximises f_rho(x + step d) exactly. It ends at a stationary point: the
 gap is zero up to rounding. K x is carried along, so a step costs one product of
 K with a vector of k entries.
 
+Backends, the same up to rounding: "xla"; "auto", by which a kernel in C++ takes
+the steps on a CPU where the rows fit into its caches, if there is a compiler.
+`jax.export` refuses a program for CPU that has a kernel in it: take "xla".
+
 Reference: arXiv 2604.02554, Algorithm 1; Frank and Wolfe (1956).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from nnn_jax import native
 from nnn_jax.core import linalg
-from nnn_jax.solvers import quadratic
+from nnn_jax.solvers import kernels, quadratic
+
+Backend = Literal["auto", "xla"]
+
+# Entries of rows, 8 MiB, up to which the kernel is taken: it runs on one core.
+_MOST_ENTRIES = 1 << 21
 
 
 class Solution(NamedTuple):
@@ -65,6 +77,7 @@ def maximize(
   loading: float,
   num_steps: int = 200,
   tol: float = 1e-6,
+  backend: Backend = "auto",
 ) -> Solution:
   """Ascends f_loading from a feasible start; never descends.
 
@@ -75,7 +88,63 @@ def maximize(
     loading: rho, static.
     num_steps: At most so many.
     tol: Stationary means gap <= tol sum |g| (s + x).
+    backend: "auto" or "xla".
   """
+  static = {"k": k, "loading": loading, "num_steps": num_steps, "tol": tol}
+  ascend = partial(_ascend, **static)
+  if backend == "xla" or not _has_kernel(problem):
+    return ascend(problem, start)
+  # Not known before lowering: `jax.export` may be for another platform.
+  return jax.lax.platform_dependent(
+    problem, start, cpu=partial(_natively, **static), default=ascend
+  )
+
+
+def _has_kernel(problem: quadratic.Problem) -> bool:
+  similarity = problem.similarity
+  return (
+    isinstance(similarity, kernels.Factored)
+    and similarity.rows.size <= _MOST_ENTRIES
+    and similarity.rows.dtype == problem.gain.dtype == jnp.float32
+    and jax.default_backend() == "cpu"
+    and native.frank_wolfe()
+  )
+
+
+def _natively(problem, start, *, k, loading, num_steps, tol):
+  """`_ascend` in one call."""
+  scalar, vector = (
+    partial(jax.ShapeDtypeStruct, shape) for shape in ((), start.shape)
+  )
+  call = jax.ffi.ffi_call(
+    native.FRANK_WOLFE,
+    (
+      vector(jnp.float32),
+      vector(jnp.float32),
+      scalar(jnp.float32),
+      scalar(jnp.int32),
+      scalar(jnp.bool_),
+    ),
+    vmap_method="sequential",
+  )
+  return Solution(
+    *call(
+      problem.gain,
+      problem.penalty,
+      problem.similarity.rows,
+      problem.similarity.diagonal,
+      problem.similarity.finite,
+      problem.allowed,
+      start,
+      k=np.int64(k),
+      loading=np.float32(loading),
+      num_steps=np.int64(num_steps),
+      tol=np.float32(tol),
+    )
+  )
+
+
+def _ascend(problem, start, *, k, loading, num_steps, tol):
   diagonal = problem.similarity.diagonal
 
   def look(x, product, bound, num_steps):
@@ -121,11 +190,19 @@ def maximize(
 
 
 def upper_bound(
-  problem: quadratic.Problem, start: jax.Array, *, k: int, num_steps: int = 200
+  problem: quadratic.Problem,
+  start: jax.Array,
+  *,
+  k: int,
+  num_steps: int = 200,
+  backend: Backend = "auto",
 ) -> jax.Array:
   """A number that no choice exceeds: the concave relaxation's dual bound.
 
   Valid after any number of steps; more of them tighten it towards max f_0,
   which exceeds the best F by at most penalty total max_i D_i for unit rows.
   """
-  return maximize(problem, start, k=k, loading=0.0, num_steps=num_steps).bound
+  end = maximize(
+    problem, start, k=k, loading=0.0, num_steps=num_steps, backend=backend
+  )
+  return end.bound

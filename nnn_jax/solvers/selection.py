@@ -38,10 +38,12 @@ class Published:
   Attributes:
     loading: lambda of the paper, for unit rows.
     num_steps: At most so many.
+    backend: "auto", or "xla" for `jax.export`; see `frank_wolfe`.
   """
 
   loading: float = 2.0
   num_steps: int = 200
+  backend: frank_wolfe.Backend = "auto"
   kernel: ClassVar[kernels.Kernel] = kernels.Linear()
 
   def __post_init__(self):
@@ -55,6 +57,7 @@ class Published:
       k=k,
       loading=self.loading,
       num_steps=self.num_steps,
+      backend=self.backend,
     )
     _, indices = topk.top_k(end.x, k, where=problem.allowed)
     return Selection(
@@ -76,6 +79,7 @@ class Polished:
     kernel: The similarity of two documents.
     num_steps: Frank-Wolfe steps a stage, at most. Where it creeps towards a
       fractional point, rounding and exchanges do as well.
+    backend: "auto", or "xla" for `jax.export`; see `frank_wolfe`.
   """
 
   loading: float = 1.0
@@ -83,6 +87,7 @@ class Polished:
   starts: int = 1
   kernel: kernels.Kernel = kernels.Linear()
   num_steps: int = 50
+  backend: frank_wolfe.Backend = "auto"
 
   def __post_init__(self):
     _check(self)
@@ -119,6 +124,7 @@ class Polished:
         k=k,
         loading=self.loading * stage / self.stages,
         num_steps=self.num_steps,
+        backend=self.backend,
       )
       x, num_steps = end.x, num_steps + end.num_steps
     x = pipage.round_up(problem, x, end.product)
@@ -141,6 +147,10 @@ def _check(method: Published | Polished) -> None:
     raise ValueError(f"loading must be >= 0, got {method.loading}.")
   if method.num_steps < 1:
     raise ValueError(f"num_steps must be >= 1, got {method.num_steps}.")
+  if method.backend not in ("auto", "xla"):
+    raise ValueError(
+      f'backend must be "auto" or "xla", got {method.backend!r}.'
+    )
 
 
 Method = Published | Polished

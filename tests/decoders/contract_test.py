@@ -23,7 +23,7 @@ from nnn_jax.decoders import (
   nnn,
   seismic,
 )
-from nnn_jax.solvers import fista, working_set
+from nnn_jax.solvers import fista, selection, working_set
 
 NUM_DOCS, DIM, K = 13, 6, 5
 
@@ -45,6 +45,7 @@ class Row:
   params: Any
   config: Any
   converged: Any = None  # A config for gradients at the optimum, if another.
+  exported: Any = None  # A config without kernels for CPU, if another.
   sweep: tuple[Any, ...] = ()  # Params whose sweep must compile once.
   wrong_params: tuple[Any, ...] = ()
   skips_nan: bool = True  # A NaN document does not spoil the others.
@@ -209,6 +210,11 @@ ROWS = [
     config=diversity.DiversityConfig(
       pool_size=NUM_DOCS,  # Padding over devices does not enter.
       order="marginal",  # Its scores depend on the trade-off.
+    ),
+    exported=diversity.DiversityConfig(
+      method=selection.Polished(backend="xla"),
+      pool_size=NUM_DOCS,
+      order="marginal",
     ),
     sweep=(
       diversity.DiversityParams(0.5),
@@ -694,9 +700,13 @@ def test_a_sweep_of_params_compiles_once(row):
 @per_decoder
 def test_inside_jit_and_export(row):
   query, corpus = row.make_inputs(0)
-  fn = jax.jit(lambda params, q, c: row.decode(q, c, params=params))
   expected = row.decode(query, corpus)
+  fn = jax.jit(lambda params, q, c: row.decode(q, c, params=params))
   assert_same(fn(row.params, query, corpus), expected, 1e-6)
+  if row.exported is not None:
+    fn = jax.jit(
+      lambda params, q, c: row.decode(q, c, params=params, config=row.exported)
+    )
   exported = jax.export.export(fn)(
     jax.tree.map(jnp.float32, row.params), query, corpus
   )

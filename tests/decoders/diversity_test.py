@@ -410,6 +410,7 @@ def test_wrong_choices(config, message):
     (functools.partial(selection.Polished, stages=0), "stages must be >= 1"),
     (functools.partial(selection.Polished, loading=-1), "loading must be >= 0"),
     (functools.partial(selection.Published, num_steps=0), "num_steps must be"),
+    (functools.partial(selection.Polished, backend="tpu"), "backend must be"),
     (functools.partial(kernels.Power, power=0), "power must be an int >= 1"),
     (functools.partial(kernels.Power, power=0.5), "power must be an int >= 1"),
     (functools.partial(kernels.Rbf, bandwidth=0), "bandwidth must be > 0"),
