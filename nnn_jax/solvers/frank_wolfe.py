@@ -90,13 +90,15 @@ def maximize(
     tol: Stationary means gap <= tol sum |g| (s + x).
     backend: "auto" or "xla".
   """
-  static = {"k": k, "loading": loading, "num_steps": num_steps, "tol": tol}
-  ascend = partial(_ascend, **static)
+  ascend, natively = (
+    partial(run, k=k, loading=loading, num_steps=num_steps, tol=tol)
+    for run in (_ascend, _natively)
+  )
   if backend == "xla" or not _has_kernel(problem):
     return ascend(problem, start)
   # Not known before lowering: `jax.export` may be for another platform.
   return jax.lax.platform_dependent(
-    problem, start, cpu=partial(_natively, **static), default=ascend
+    problem, start, cpu=natively, default=ascend
   )
 
 
