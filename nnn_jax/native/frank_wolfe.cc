@@ -30,8 +30,9 @@ inline Lanes Load(const float* from) {
 
 inline float Sum(Lanes x) {
   // Halves, by which the compiler stays in registers.
-  const auto eight = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-                     __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  const auto eight =
+      __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+      __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
   const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
                     __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
   return (four[0] + four[1]) + (four[2] + four[3]);
@@ -78,11 +79,7 @@ class FrankWolfe {
 
   // From x, which ends as the solution, with product = K x.
   End Maximize(float* x, float* product, int64_t most_steps, float tol) {
-    std::fill(total_.begin(), total_.end(), 0.0f);
-    for (int64_t i = 0; i < p_.num; ++i) {
-      if (x[i] != 0.0f) AddRow(i, x[i]);
-    }
-    Multiply(product);
+    Multiply(x, product);
     End end = {std::numeric_limits<float>::infinity(), 0, false};
     while (true) {
       const float gap = Look(x, product, tol, &end);
@@ -93,16 +90,39 @@ class FrankWolfe {
   }
 
  private:
-  void AddRow(int64_t i, float weight) {
-    if (!p_.finite[i]) return;
-    const float* row = p_.rows + i * p_.dim;
-    float* total = total_.data();
-#pragma GCC ivdep
-    for (int64_t j = 0; j < p_.dim; ++j) total[j] += weight * row[j];
+  // total = rows^T weights.
+  void SetTotal(const float* weights) {
+    members_.clear();
+    for (int64_t i = 0; i < p_.num; ++i) {
+      if (weights[i] != 0.0f && p_.finite[i]) members_.push_back(i);
+    }
+    std::fill(total_.begin(), total_.end(), 0.0f);
+    const int64_t num = members_.size();
+    int64_t m = 0;
+    for (; m + 4 <= num; m += 4) AddRows<4>(weights, m);
+    for (; m < num; ++m) AddRows<1>(weights, m);
   }
 
-  // out = rows total.
-  void Multiply(float* out) {
+  template <int64_t kNum>
+  void AddRows(const float* weights, int64_t first) {
+    const float* rows[kNum];
+    float by[kNum];
+    for (int64_t r = 0; r < kNum; ++r) {
+      rows[r] = p_.rows + members_[first + r] * p_.dim;
+      by[r] = weights[members_[first + r]];
+    }
+    float* total = total_.data();
+#pragma GCC ivdep
+    for (int64_t j = 0; j < p_.dim; ++j) {
+      float sum = 0.0f;
+      for (int64_t r = 0; r < kNum; ++r) sum += by[r] * rows[r][j];
+      total[j] += sum;
+    }
+  }
+
+  // out = rows rows^T weights.
+  void Multiply(const float* weights, float* out) {
+    SetTotal(weights);
     const int64_t num_blocks = (p_.num + kRows - 1) / kRows;
     for (int64_t b = 0; b < num_blocks; ++b) {
       const int64_t block = backwards_ ? num_blocks - 1 - b : b;
@@ -133,7 +153,8 @@ class FrankWolfe {
     }
     for (int64_t r = 0; r < kNum; ++r) {
       float sum = Sum(sums[r]);
-      for (int64_t l = j; l < p_.dim; ++l) sum += rows[r * p_.dim + l] * total_[l];
+      const float* row = rows + r * p_.dim;
+      for (int64_t l = j; l < p_.dim; ++l) sum += row[l] * total_[l];
       out[first + r] = sum;
     }
   }
@@ -165,12 +186,20 @@ class FrankWolfe {
     for (int64_t i = 0; i < p_.num; ++i) {
       keys_[i] = Key(slope_[i], p_.allowed[i]);
     }
-    const int64_t k = std::min(p_.k, CountAtLeast(keys_, 1));
-    // The k-th largest key is the last at which as many are left.
+    int64_t count = CountAtLeast(keys_, 1);
+    const int64_t k = std::min(p_.k, count);
+    // Of `count` keys >= least, and fewer than k >= beyond, until least is the
+    // k-th largest or has no more above it.
     uint32_t least = 1, beyond = 0xffffffffu;
-    while (beyond - least > 1) {
+    while (count > k && beyond - least > 1) {
       const uint32_t middle = least + (beyond - least) / 2;
-      (CountAtLeast(keys_, middle) >= k ? least : beyond) = middle;
+      const int64_t above = CountAtLeast(keys_, middle);
+      if (above >= k) {
+        least = middle;
+        count = above;
+      } else {
+        beyond = middle;
+      }
     }
     int64_t ties = k - CountAtLeast(keys_, least + 1);
     for (int64_t i = 0; i < p_.num; ++i) {
@@ -179,11 +208,7 @@ class FrankWolfe {
   }
 
   void Step(float gap, float* x, float* product) {
-    std::fill(total_.begin(), total_.end(), 0.0f);
-    for (int64_t i = 0; i < p_.num; ++i) {
-      if (vertex_[i] != 0.0f) AddRow(i, 1.0f);
-    }
-    Multiply(moved_.data());
+    Multiply(vertex_.data(), moved_.data());
     float bend = 0.0f;
     for (int64_t i = 0; i < p_.num; ++i) {
       const float d = vertex_[i] - x[i];
@@ -205,6 +230,7 @@ class FrankWolfe {
   const Problem p_;
   std::vector<float> slope_, moved_, vertex_, total_;
   std::vector<uint32_t> keys_;
+  std::vector<int64_t> members_;
   bool backwards_ = false;
 };
 
