@@ -132,7 +132,7 @@ def _natively(problem, start, *, k, loading, num_steps, tol):
   return Solution(
     *call(
       problem.gain,
-      problem.penalty,
+      jnp.asarray(problem.penalty, jnp.float32),
       problem.similarity.rows,
       problem.similarity.diagonal,
       problem.similarity.finite,
